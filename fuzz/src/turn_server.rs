@@ -19,8 +19,8 @@ use turn::server::credentials::{
     Claim, Credentials, KeyLookup, KeyQuery, KnownUser, OwnedKeyQuery,
 };
 use turn::server::{
-    ClientIdentity, CloseReason, Config, Forget, OpenError, OpenedRelay, Output, PeerClass,
-    PeerPolicy, Server,
+    ClientIdentity, CloseReason, Config, OpenError, OpenedRelay, Output, PeerClass, PeerPolicy,
+    Server, UsersToForget,
 };
 use turn::{
     ClientPath, FiveTuple, ListenerKey, LookupKey, Mono, Now, RelayKey, RequestKey, Run, Transport,
@@ -145,9 +145,9 @@ impl Target {
             12 => self.opened(a, b),
             13 => self.reload(a, b),
             14 => self.server.forget_users(match a % 3 {
-                0 => Forget::All,
-                1 => Forget::Realm(REALM),
-                _ => Forget::User("late"),
+                0 => UsersToForget::All,
+                1 => UsersToForget::Realm(REALM),
+                _ => UsersToForget::User("late"),
             }),
             _ => self
                 .server

@@ -10,7 +10,7 @@ use crate::tally::Tally;
 use crate::workspace;
 
 /// No cargo command of the suite may take longer: a test that hangs must fail, not hang CI.
-const LIMIT: &str = "2400";
+const TIMEOUT_S: &str = "2400";
 
 /// Runs one cargo command as one check.
 pub(crate) fn check(
@@ -113,12 +113,12 @@ pub(crate) fn release(root: &Path) -> Result<PathBuf> {
     Ok(workspace::target_dir(root).join("release/hairpin"))
 }
 
-/// A cargo command that is killed after [`LIMIT`].
+/// A cargo command that is killed after [`TIMEOUT_S`].
 pub(crate) fn bounded(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     // timeout(1) kills the whole process group: cargo's death alone would leave its test binaries running.
     let mut command = Command::new("timeout");
     command
-        .args(["--signal=KILL", LIMIT])
+        .args(["--signal=KILL", TIMEOUT_S])
         .arg(workspace::cargo().get_program())
         .args(arguments)
         .envs(environment.iter().copied())

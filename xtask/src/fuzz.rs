@@ -78,7 +78,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Runs every target for a moment: it builds, its committed corpus passes, and libFuzzer sees coverage.
+/// Runs every target for some seconds. Checks that it builds, passes its committed corpus, and reports coverage.
 pub(crate) fn smoke(root: &Path) -> Result<Tally> {
     let folder = build(root)?;
     let logs = crate::scratch(root, "fuzz")?;

@@ -19,7 +19,7 @@ use crate::tally::Tally;
 use crate::{cargo, rfc, scratch, workspace};
 
 /// The quick mode takes four minutes; what is measured again comes on top.
-const LIMIT: Duration = Duration::from_secs(480);
+const BENCH_TIMEOUT: Duration = Duration::from_secs(480);
 
 /// Builds hairpin and measures it. Each scenario is one check.
 pub(crate) fn run(root: &Path) -> Result<Tally> {
@@ -35,10 +35,10 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
         .arg("--json")
         .arg(&report);
     let mut bench = Process::start("hairpin bench", command, folder.join("quick.log"))?;
-    let ended = bench.wait(LIMIT)?;
+    let ended = bench.wait(BENCH_TIMEOUT)?;
     let Ended::Exited(status) = ended else {
         bail!(
-            "not finished within {LIMIT:?}; its output: {}",
+            "not finished within {BENCH_TIMEOUT:?}; its output: {}",
             bench.tail()
         );
     };
@@ -96,13 +96,13 @@ fn lowest_ratios(report: &Value) -> BTreeMap<String, f64> {
 
 /// A fault, and the gates that must fail with it.
 struct Proof {
-    switch: Switch,
-    gates: &'static [(&'static str, Violation)],
+    fault: Fault,
+    gates: &'static [(&'static str, &'static str)],
 }
 
 /// A fault that makes gates fail.
 #[derive(Clone, Copy, Debug)]
-enum Switch {
+enum Fault {
     /// An option of hairpin that disables a mechanism.
     Option(&'static str),
     /// A program that runs hairpin, and an option of hairpin.
@@ -113,60 +113,29 @@ enum Switch {
     Test(&'static str),
 }
 
-impl fmt::Display for Switch {
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Switch::Option(text) | Switch::Within(text, "") => write!(f, "`{text}`"),
-            Switch::Within(program, option) => write!(f, "`{program}` and `{option}`"),
-            Switch::FaultyRelays => f.write_str("`floor-damage`, `floor-repeat`"),
-            Switch::Test(name) => write!(f, "test `{name}`"),
+            Fault::Option(text) | Fault::Within(text, "") => write!(f, "`{text}`"),
+            Fault::Within(program, option) => write!(f, "`{program}` and `{option}`"),
+            Fault::FaultyRelays => f.write_str("`floor-damage`, `floor-repeat`"),
+            Fault::Test(name) => write!(f, "test `{name}`"),
         }
     }
 }
 
-/// The kind of violation that a gate reports when its mechanism is disabled. If the server does not start, or a figure
-/// was not measured, every gate fails. Such a failure does not show that a gate detects its mechanism.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Violation {
-    Goodput,
-    SystemCalls,
-    Damage,
-    Cycles,
-    CycleCost,
-    Spread,
-    UserMemory,
-}
+/// The kinds of gates, as `hairpin bench` names them. If the server does not start, or a figure was not measured, the
+/// violation has no kind: such a failure does not show that a gate detects the fault.
+const GOODPUT: &str = "goodput";
+const SYSTEM_CALLS: &str = "system-calls";
+const DAMAGE: &str = "damage";
+const CYCLES: &str = "cycles";
+const CYCLE_COST: &str = "cycle-cost";
+const SPREAD: &str = "spread";
+const USER_MEMORY: &str = "user-memory";
 
-/// With their names in `hairpin bench --quick --list`.
-const VIOLATIONS: [(&str, Violation); 7] = [
-    ("goodput", Violation::Goodput),
-    ("system-calls", Violation::SystemCalls),
-    ("damage", Violation::Damage),
-    ("cycles", Violation::Cycles),
-    ("cycle-cost", Violation::CycleCost),
-    ("spread", Violation::Spread),
-    ("user-memory", Violation::UserMemory),
-];
-
-impl Violation {
-    /// Its words in `hairpin bench` (crates/load/src/bench/report/gate.rs).
-    fn words(self) -> &'static str {
-        match self {
-            Violation::Goodput => "% of the floor's ",
-            Violation::SystemCalls => " system calls for each datagram are more than ",
-            Violation::Damage => " datagrams arrived changed or in the wrong place, ",
-            Violation::Cycles => " cycles failed",
-            Violation::CycleCost => "a cycle takes ",
-            Violation::Spread => "the two workers differed by ",
-            Violation::UserMemory => " bytes of user memory for each are more than ",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        let found = VIOLATIONS.iter().find(|(_, kind)| *kind == self);
-        found.map_or("", |(name, _)| name)
-    }
-}
+/// What `hairpin bench` says of a relay that damages or repeats datagrams.
+const DAMAGED: &str = " datagrams arrived changed or in the wrong place, ";
 
 /// A program in valgrind is several times slower.
 const VALGRIND: &str = "valgrind -q --tool=none";
@@ -174,76 +143,73 @@ const VALGRIND: &str = "valgrind -q --tool=none";
 /// As docs/benchmarking.md lists them.
 const PROOFS: [Proof; 9] = [
     Proof {
-        switch: Switch::Option("--set=server.offloads=false"),
+        fault: Fault::Option("--set=server.offloads=false"),
         gates: &[
-            ("relay-1x1-c2p-120B", Violation::Goodput),
-            ("relay-1x1-c2p-1200B", Violation::Goodput),
-            ("relay-64x8-c2p-120B", Violation::Goodput),
-            ("binding-1", Violation::Goodput),
+            ("relay-1x1-c2p-120B", GOODPUT),
+            ("relay-1x1-c2p-1200B", GOODPUT),
+            ("relay-64x8-c2p-120B", GOODPUT),
+            ("binding-1", GOODPUT),
         ],
     },
     Proof {
-        switch: Switch::Option("--batch-limit=64"),
+        fault: Fault::Option("--batch-limit=64"),
         gates: &[
-            ("relay-64x1-c2p-120B", Violation::SystemCalls),
-            ("relay-64x1-c2p-1200B", Violation::SystemCalls),
-            ("relay-1000x1-c2p-120B", Violation::SystemCalls),
+            ("relay-64x1-c2p-120B", SYSTEM_CALLS),
+            ("relay-64x1-c2p-1200B", SYSTEM_CALLS),
+            ("relay-1000x1-c2p-120B", SYSTEM_CALLS),
         ],
     },
     Proof {
-        switch: Switch::Option("--batch-limit=1"),
+        fault: Fault::Option("--batch-limit=1"),
         gates: &[
-            ("relay-64x1-p2c-120B", Violation::SystemCalls),
-            ("relay-64x1-both-120B", Violation::SystemCalls),
-            ("binding-1000", Violation::SystemCalls),
-            ("relay-64x1-c2p-120B", Violation::Goodput),
-            ("relay-64x1-c2p-1200B", Violation::Goodput),
-            ("relay-64x1-p2c-120B", Violation::Goodput),
-            ("relay-64x1-both-120B", Violation::Goodput),
+            ("relay-64x1-p2c-120B", SYSTEM_CALLS),
+            ("relay-64x1-both-120B", SYSTEM_CALLS),
+            ("binding-1000", SYSTEM_CALLS),
+            ("relay-64x1-c2p-120B", GOODPUT),
+            ("relay-64x1-c2p-1200B", GOODPUT),
+            ("relay-64x1-p2c-120B", GOODPUT),
+            ("relay-64x1-both-120B", GOODPUT),
         ],
     },
     // The loss of batches alone is near these gates: hairpin then makes three system calls for the two of the floor.
     Proof {
-        switch: Switch::Within(VALGRIND, "--batch-limit=1"),
+        fault: Fault::Within(VALGRIND, "--batch-limit=1"),
         gates: &[
-            ("relay-1000x1-c2p-120B", Violation::Goodput),
-            ("binding-1000", Violation::Goodput),
+            ("relay-1000x1-c2p-120B", GOODPUT),
+            ("binding-1000", GOODPUT),
         ],
     },
     Proof {
-        switch: Switch::Option("--set=server.steering=hash"),
-        gates: &[("spread-4", Violation::Spread)],
+        fault: Fault::Option("--set=server.steering=hash"),
+        gates: &[("spread-4", SPREAD)],
     },
     Proof {
-        switch: Switch::Option("--set=limits.allocations_per_user=1"),
-        gates: &[("churn-64", Violation::Cycles)],
+        fault: Fault::Option("--set=limits.allocations_per_user=1"),
+        gates: &[("churn-64", CYCLES)],
     },
     // In valgrind, each instruction takes several times as long, and translated code uses memory.
     Proof {
-        switch: Switch::Within(VALGRIND, ""),
+        fault: Fault::Within(VALGRIND, ""),
+        gates: &[("memory-1000", USER_MEMORY), ("churn-64", CYCLE_COST)],
+    },
+    Proof {
+        fault: Fault::FaultyRelays,
         gates: &[
-            ("memory-1000", Violation::UserMemory),
-            ("churn-64", Violation::CycleCost),
+            ("relay-1x1-c2p-120B", DAMAGE),
+            ("relay-1x1-c2p-1200B", DAMAGE),
+            ("relay-64x1-c2p-120B", DAMAGE),
+            ("relay-64x1-c2p-1200B", DAMAGE),
+            ("relay-64x1-p2c-120B", DAMAGE),
+            ("relay-64x1-both-120B", DAMAGE),
+            ("relay-64x8-c2p-120B", DAMAGE),
+            ("relay-1000x1-c2p-120B", DAMAGE),
+            ("binding-1", DAMAGE),
+            ("binding-1000", DAMAGE),
         ],
     },
     Proof {
-        switch: Switch::FaultyRelays,
-        gates: &[
-            ("relay-1x1-c2p-120B", Violation::Damage),
-            ("relay-1x1-c2p-1200B", Violation::Damage),
-            ("relay-64x1-c2p-120B", Violation::Damage),
-            ("relay-64x1-c2p-1200B", Violation::Damage),
-            ("relay-64x1-p2c-120B", Violation::Damage),
-            ("relay-64x1-both-120B", Violation::Damage),
-            ("relay-64x8-c2p-120B", Violation::Damage),
-            ("relay-1000x1-c2p-120B", Violation::Damage),
-            ("binding-1", Violation::Damage),
-            ("binding-1000", Violation::Damage),
-        ],
-    },
-    Proof {
-        switch: Switch::Test("dropped_requests_and_malformed_messages_of_a_churn_are_counted"),
-        gates: &[("churn-64", Violation::Damage)],
+        fault: Fault::Test("dropped_requests_and_malformed_messages_of_a_churn_are_counted"),
+        gates: &[("churn-64", DAMAGE)],
     },
 ];
 
@@ -256,30 +222,30 @@ pub(crate) fn prove(root: &Path) -> Result<Tally> {
     let mut tally = Tally::default();
     let mut rows = Vec::new();
     for proof in &PROOFS {
-        let found = match proof.switch {
-            Switch::Test(_) => Vec::new(),
-            switch => without(switch, proof.gates, &binary, &folder)?,
+        let found = match proof.fault {
+            Fault::Test(_) => Vec::new(),
+            fault => violations_with(fault, proof.gates, &binary, &folder)?,
         };
         for &(scenario, kind) in proof.gates {
-            let outcome = match proof.switch {
-                Switch::Test(name) if has_test(&sources, name) => {
+            let outcome = match proof.fault {
+                Fault::Test(name) if has_test(&sources, name) => {
                     Ok(format!("the stage unit runs {name}"))
                 }
-                Switch::Test(name) => Err(anyhow::anyhow!("there is no test {name}")),
-                switch => violation(&found, scenario, kind, switch),
+                Fault::Test(name) => Err(anyhow::anyhow!("there is no test {name}")),
+                fault => violation(&found, scenario, kind, fault),
             };
-            let name = format!("{scenario}, {}, with {}", kind.name(), proof.switch);
+            let name = format!("{scenario}, {kind}, with {}", proof.fault);
             tally.record(&name, &outcome);
             let said = outcome.unwrap_or_else(|error| format!("**{error:#}**"));
-            rows.push((scenario, kind, proof.switch, said));
+            rows.push((scenario, kind, proof.fault, said));
         }
     }
     let rules = rules(&binary)?;
     for (scenario, kind, demand) in &rules {
-        let is_proved = rows.iter().any(|row| row.0 == scenario && row.1 == *kind);
+        let is_proved = rows.iter().any(|row| row.0 == scenario && row.1 == kind);
         if !is_proved {
             let missing = Err(anyhow::anyhow!("nothing makes it fail ({demand})"));
-            tally.record(&format!("{scenario}, {}", kind.name()), &missing);
+            tally.record(&format!("{scenario}, {kind}"), &missing);
         }
     }
     print!("{}", table(&rules, &rows));
@@ -292,8 +258,11 @@ fn has_test(sources: &[(PathBuf, String)], name: &str) -> bool {
     texts.any(|text| rfc::test_functions(text).any(|test| test == name))
 }
 
-/// The gates of the quick mode: scenario, kind, and what it demands.
-fn rules(binary: &Path) -> Result<Vec<(String, Violation, String)>> {
+/// A gate of the quick mode: scenario, kind, and what it demands.
+type Rule = (String, String, String);
+
+/// The gates of the quick mode.
+fn rules(binary: &Path) -> Result<Vec<Rule>> {
     let mut command = process::command(binary);
     command.args(["bench", "--quick", "--list"]);
     let output = command.output().context("cannot run hairpin bench")?;
@@ -301,14 +270,13 @@ fn rules(binary: &Path) -> Result<Vec<(String, Violation, String)>> {
     parse_rules(&String::from_utf8(output.stdout)?)
 }
 
-fn parse_rules(text: &str) -> Result<Vec<(String, Violation, String)>> {
+fn parse_rules(text: &str) -> Result<Vec<Rule>> {
     let rules = text.lines().map(|line| {
         let mut words = line.split_whitespace();
-        let (scenario, name) = words.next().zip(words.next()).context("an empty line")?;
-        let known = VIOLATIONS.iter().find(|(known, _)| *known == name);
-        let (_, kind) = known.with_context(|| format!("`{name}` is no kind of gate"))?;
+        let names = words.next().zip(words.next());
+        let (scenario, kind) = names.context("a gate without a kind")?;
         let demand: Vec<&str> = words.collect();
-        Ok((scenario.to_owned(), *kind, demand.join(" ")))
+        Ok((scenario.to_owned(), kind.to_owned(), demand.join(" ")))
     });
     let rules: Vec<_> = rules.collect::<Result<_>>()?;
     ensure!(!rules.is_empty(), "there are no gates");
@@ -316,37 +284,33 @@ fn parse_rules(text: &str) -> Result<Vec<(String, Violation, String)>> {
 }
 
 /// A table in Markdown: each gate, what it demands, what makes it fail, and what `hairpin bench` then said.
-fn table(
-    rules: &[(String, Violation, String)],
-    rows: &[(&str, Violation, Switch, String)],
-) -> String {
+fn table(rules: &[Rule], rows: &[(&str, &str, Fault, String)]) -> String {
     let mut text = String::from(
         "\n| scenario | gate | demands | what makes it fail | what hairpin bench said |\n| --- | --- | --- | --- | --- |\n",
     );
     for (scenario, kind, demand) in rules {
-        let of_gate =
-            |row: &&(&str, Violation, Switch, String)| row.0 == scenario && row.1 == *kind;
-        let name = kind.name();
-        for (_, _, switch, said) in rows.iter().filter(of_gate) {
+        let of_gate = |row: &&(&str, &str, Fault, String)| row.0 == scenario && row.1 == kind;
+        for (_, _, fault, said) in rows.iter().filter(of_gate) {
             let said = said.replace('|', "\\|");
             let _ = writeln!(
                 text,
-                "| {scenario} | {name} | {demand} | {switch} | {said} |"
+                "| {scenario} | {kind} | {demand} | {fault} | {said} |"
             );
         }
         if !rows.iter().any(|row| of_gate(&row)) {
-            let _ = writeln!(text, "| {scenario} | {name} | {demand} | **nothing** | |");
+            let _ = writeln!(text, "| {scenario} | {kind} | {demand} | **nothing** | |");
         }
     }
     text
 }
 
 /// The violation of this kind in this scenario. If there is none, the error lists the other violations of the scenario.
-fn violation(found: &[String], scenario: &str, kind: Violation, switch: Switch) -> Result<String> {
+fn violation(found: &[String], scenario: &str, kind: &str, fault: Fault) -> Result<String> {
     let place = format!(" {scenario}: ");
-    let sides: &[&str] = match switch {
-        Switch::FaultyRelays => &["floor-damage ", "floor-repeat "],
-        _ => &["hairpin"],
+    let of_this_kind = format!("{place}{kind}: ");
+    let (sides, mark): (&[&str], &str) = match fault {
+        Fault::FaultyRelays => (&["floor-damage ", "floor-repeat "], DAMAGED),
+        _ => (&["hairpin"], &of_this_kind),
     };
     let mut said = Vec::new();
     for side in sides {
@@ -355,13 +319,13 @@ fn violation(found: &[String], scenario: &str, kind: Violation, switch: Switch) 
             .filter(|line| line.starts_with(side) && line.contains(&place))
             .map(String::as_str)
             .collect();
-        let of_kind = of_it.iter().find(|line| line.contains(kind.words()));
+        let of_kind = of_it.iter().find(|line| line.contains(mark));
         match of_kind {
             Some(line) => said.push(*line),
             None if of_it.is_empty() => bail!("the gate holds"),
             None => bail!(
                 "no violation with `{}`, only: {}",
-                kind.words().trim(),
+                mark.trim(),
                 of_it.join("; ")
             ),
         }
@@ -370,9 +334,9 @@ fn violation(found: &[String], scenario: &str, kind: Violation, switch: Switch) 
 }
 
 /// The violations that a benchmark finds with this fault.
-fn without(
-    switch: Switch,
-    gates: &[(&str, Violation)],
+fn violations_with(
+    fault: Fault,
+    gates: &[(&str, &str)],
     binary: &Path,
     folder: &Path,
 ) -> Result<Vec<String>> {
@@ -380,19 +344,19 @@ fn without(
     let scenarios: BTreeSet<&str> = gates.iter().map(|(name, _)| *name).collect();
     let scenarios = scenarios.into_iter().collect::<Vec<_>>().join(",");
     command.args(["bench", "--scenarios", &scenarios]);
-    match switch {
-        Switch::FaultyRelays => {
+    match fault {
+        Fault::FaultyRelays => {
             command
                 .args(["--a", "floor", "--b", "floor-damage", "--c", "floor-repeat"])
                 .args(["--rounds", "1", "--step", "120ms", "--hold", "250ms"]);
         }
         _ => {
             // A cycle is compared with datagrams of the floor, which a relay scenario measures.
-            let with_datagrams = match gates.iter().any(|(_, kind)| *kind == Violation::CycleCost) {
+            let with_datagrams = match gates.iter().any(|(_, kind)| *kind == CYCLE_COST) {
                 true => format!("{scenarios},relay-64x1-c2p-120B"),
                 false => scenarios,
             };
-            let script = script(switch, binary, folder)?;
+            let script = script(fault, binary, folder)?;
             command = process::command(binary);
             command
                 .args(["bench", "--quick", "--a", "hairpin", "--b", "floor"])
@@ -402,12 +366,12 @@ fn without(
         }
     }
     let mut bench = Process::start("hairpin bench", command, folder.join("bench.log"))?;
-    if bench.wait(LIMIT)? == Ended::Killed {
-        bail!("not finished within {LIMIT:?}: {}", bench.tail());
+    if bench.wait(BENCH_TIMEOUT)? == Ended::Killed {
+        bail!("not finished within {BENCH_TIMEOUT:?}: {}", bench.tail());
     }
     let output = bench.output();
-    let prefix = match switch {
-        Switch::FaultyRelays => "damage: ",
+    let prefix = match fault {
+        Fault::FaultyRelays => "damage: ",
         _ => "gate: ",
     };
     let found = output.lines().filter_map(|line| line.strip_prefix(prefix));
@@ -415,11 +379,11 @@ fn without(
 }
 
 /// A program that runs hairpin without the mechanism.
-fn script(switch: Switch, binary: &Path, folder: &Path) -> Result<PathBuf> {
-    let (before, after) = match switch {
-        Switch::Within(program, option) => (program, option),
-        Switch::Option(option) => ("", option),
-        Switch::FaultyRelays | Switch::Test(_) => ("", ""),
+fn script(fault: Fault, binary: &Path, folder: &Path) -> Result<PathBuf> {
+    let (before, after) = match fault {
+        Fault::Within(program, option) => (program, option),
+        Fault::Option(option) => ("", option),
+        Fault::FaultyRelays | Fault::Test(_) => ("", ""),
     };
     let script = folder.join("hairpin");
     let text = format!(
@@ -454,23 +418,23 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let sources = workspace::rust_files(root).unwrap();
         for proof in &PROOFS {
-            if let Switch::Test(name) = proof.switch {
+            if let Fault::Test(name) = proof.fault {
                 assert!(has_test(&sources, name), "{name}");
             }
         }
         assert!(!has_test(&sources, "has_test"), "it is no test");
     }
 
-    const OPTION: Switch = Switch::Option("--batch-limit=1");
+    const OPTION: Fault = Fault::Option("--batch-limit=1");
 
     #[test]
     fn the_table_has_each_gate_and_says_which_nothing_makes_fail() {
         let text = "binding-1   goodput   at least 180 %\nchurn-64  cycles  none fails\n";
         let rules = parse_rules(text).unwrap();
-        assert_eq!(rules[1].1, Violation::Cycles);
-        assert!(parse_rules("binding-1 speed\n").is_err() && parse_rules("").is_err());
+        assert_eq!(rules[1].1, CYCLES);
+        assert!(parse_rules("binding-1\n").is_err() && parse_rules("").is_err());
         let said = "hairpin: 10 | 20".to_owned();
-        let table = table(&rules, &[("churn-64", Violation::Cycles, OPTION, said)]);
+        let table = table(&rules, &[("churn-64", CYCLES, OPTION, said)]);
         let lines: Vec<&str> = table.lines().skip(3).collect();
         assert_eq!(
             lines,
@@ -489,9 +453,8 @@ mod tests {
             )
         };
         let both = [line("floor-damage"), line("floor-repeat")];
-        let proved = |found: &[String]| {
-            violation(found, "binding-1", Violation::Damage, Switch::FaultyRelays).is_ok()
-        };
+        let proved =
+            |found: &[String]| violation(found, "binding-1", DAMAGE, Fault::FaultyRelays).is_ok();
         assert!(proved(&both));
         assert!(!proved(&both[..1]) && !proved(&[line("floor")]));
     }
@@ -505,19 +468,19 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let found = lines(&[
-            "floor in round 1, binding-1: 10/s is less than 180 % of the floor's 20/s",
+            "floor in round 1, binding-1: goodput: 10/s is less than 180 % of the floor's 20/s",
             "hairpin in round 1, relay-1x1-c2p-120B: hairpin ended at once: unknown option",
             "hairpin in round 1, relay-64x1-c2p-120B: cannot count the server's system calls: refused",
-            "hairpin in round 1, relay-1x1-c2p-1200B: 10/s is less than 140 % of the floor's 20/s, twice",
-            "hairpin in round 1, churn-64: 7 cycles failed",
-            "hairpin-spread in round 2, spread-4: the two workers differed by 9 allocations, more than 5",
-            "hairpin in round 2, binding-1000: 1.030 system calls for each datagram are more than 0.3",
+            "hairpin in round 1, relay-1x1-c2p-1200B: goodput: 10/s is less than 140 % of the floor's 20/s, twice",
+            "hairpin in round 1, churn-64: cycles: 7 cycles failed",
+            "hairpin-spread in round 2, spread-4: spread: the two workers differed by 9 allocations, more than 5",
+            "hairpin in round 2, binding-1000: system-calls: 1.030 system calls for each datagram are more than 0.3",
         ]);
         for (scenario, kind) in [
-            ("relay-1x1-c2p-1200B", Violation::Goodput),
-            ("churn-64", Violation::Cycles),
-            ("spread-4", Violation::Spread),
-            ("binding-1000", Violation::SystemCalls),
+            ("relay-1x1-c2p-1200B", GOODPUT),
+            ("churn-64", CYCLES),
+            ("spread-4", SPREAD),
+            ("binding-1000", SYSTEM_CALLS),
         ] {
             let outcome = violation(&found, scenario, kind, OPTION);
             assert!(outcome.is_ok(), "{scenario}: {outcome:?}");
@@ -528,9 +491,9 @@ mod tests {
                 .map(|error| error.to_string())
                 .unwrap_or_default()
         };
-        assert!(failed("relay-1x1-c2p-120B", Violation::Goodput).contains("unknown option"));
-        assert!(failed("relay-64x1-c2p-120B", Violation::SystemCalls).contains("refused"));
-        assert_eq!(failed("binding-1", Violation::Goodput), "the gate holds");
-        assert!(failed("churn-64", Violation::SystemCalls).contains("7 cycles failed"));
+        assert!(failed("relay-1x1-c2p-120B", GOODPUT).contains("unknown option"));
+        assert!(failed("relay-64x1-c2p-120B", SYSTEM_CALLS).contains("refused"));
+        assert_eq!(failed("binding-1", GOODPUT), "the gate holds");
+        assert!(failed("churn-64", SYSTEM_CALLS).contains("7 cycles failed"));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const CONTAINERFILE: &str = "deploy/container/Containerfile";
 const SCRIPT: &str = "deploy/container/build-image.sh";
 
-/// Compares the two files.
+/// Checks that the Containerfile and the script of the image make the same image.
 pub(crate) fn check(root: &Path) -> Result<String> {
     let read = |name: &str| {
         std::fs::read_to_string(root.join(name)).with_context(|| format!("cannot read {name}"))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hairpin_bpf::BpfError;
 use hairpin_bpf::frame::Path;
 use hairpin_bpf::relay::{
-    BindingLimit, Bucket, FlowEntry, FlowKey, NextHop, Relay, Settings, Trial, Verdict,
+    BindingLimit, Bucket, FlowEntry, FlowKey, NextHop, ProgramRun, Relay, Settings, Verdict,
 };
 
 const LOOPBACK: u32 = 1;
@@ -117,7 +117,7 @@ fn programs(relay: &mut Relay) -> Result<(), Box<dyn std::error::Error>> {
 
 /// The least of many rounds, in nanoseconds per run.
 fn best(
-    mut round: impl FnMut() -> Result<Trial, BpfError>,
+    mut round: impl FnMut() -> Result<ProgramRun, BpfError>,
     wanted: Verdict,
 ) -> Result<u128, Box<dyn std::error::Error>> {
     let mut least = Duration::MAX;

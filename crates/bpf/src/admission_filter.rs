@@ -31,8 +31,8 @@ const MAX_PEERS: usize = 256;
 const NEEDS: Kernel = Kernel(5, 12);
 
 /// Bytes of `struct rules`, and in front of its thresholds.
-const RULES: usize = HEAD + 2 * PLACES;
-const HEAD: usize = 32;
+const RULES_BYTES: usize = RULES_HEAD_BYTES + 2 * PLACES;
+const RULES_HEAD_BYTES: usize = 32;
 /// Bytes of one generation of the Bloom filter.
 const GENERATION_BYTES: usize = 1 << 21;
 
@@ -57,7 +57,7 @@ pub struct Rules<'a> {
 /// The loaded program. What is attached stays attached without it, and keeps its last rules.
 pub struct AdmissionFilter {
     object: Object,
-    rules: RawMap<4, RULES>,
+    rules: RawMap<4, RULES_BYTES>,
     peers: RawMap<20, 4>,
     dropped: RawMap<4, 8>,
     counts: Mapping,
@@ -66,7 +66,7 @@ pub struct AdmissionFilter {
     generation: u16,
     networks: Vec<[u8; 20]>,
     by_processor: Vec<u8>,
-    bytes: Box<[u8; RULES]>,
+    bytes: Box<[u8; RULES_BYTES]>,
 }
 
 impl AdmissionFilter {
@@ -103,7 +103,7 @@ impl AdmissionFilter {
             rules,
             peers,
             dropped,
-            bytes: Box::new([0; RULES]),
+            bytes: Box::new([0; RULES_BYTES]),
         })
     }
 
@@ -124,7 +124,7 @@ impl AdmissionFilter {
     /// # Errors
     /// When this process may not write to maps any more; then the rules are as they were.
     pub fn set(&mut self, rules: Option<&Rules<'_>>) -> Result<(), BpfError> {
-        let (head, thresholds) = self.bytes.split_at_mut(HEAD);
+        let (head, thresholds) = self.bytes.split_at_mut(RULES_HEAD_BYTES);
         let numbers = [
             rules.map_or(0, |rules| rules.keys[0]),
             rules.map_or(1, |rules| rules.keys[1]),

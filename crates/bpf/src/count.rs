@@ -30,7 +30,7 @@ pub enum Hook {
 
 /// What the load looks like when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrives {
+pub enum ArrivingPayload {
     /// The payload as a peer receives it; its length in bytes.
     Raw(usize),
     /// ChannelData as a client receives it; the length of the payload in bytes.
@@ -46,7 +46,7 @@ pub struct ExpectedFlow {
     pub source: SocketAddr,
     /// The port it must go to.
     pub destination_port: u16,
-    /// The channel it must be on; looked at for [`Arrives::ChannelData`] only.
+    /// The channel it must be on; looked at for [`ArrivingPayload::ChannelData`] only.
     pub channel: u16,
 }
 
@@ -54,7 +54,7 @@ pub struct ExpectedFlow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The datagrams.
-    pub arrives: Arrives,
+    pub arrives: ArrivingPayload,
     /// First destination port of the load, ...
     pub first_port: u16,
     /// ... and how many ports from there belong to it. Datagrams to other ports go to the stack
@@ -318,9 +318,9 @@ unsafe impl aya::Pod for Settings {}
 impl Settings {
     fn new(expectation: &Expectation, flows: u32) -> Settings {
         let (mode, payload) = match expectation.arrives {
-            Arrives::Raw(payload) => (1, payload),
-            Arrives::ChannelData(payload) => (2, payload),
-            Arrives::Binding => (3, 0),
+            ArrivingPayload::Raw(payload) => (1, payload),
+            ArrivingPayload::ChannelData(payload) => (2, payload),
+            ArrivingPayload::Binding => (3, 0),
         };
         Settings {
             mode,

@@ -164,12 +164,12 @@ impl Rejected {
         let denied = source.kind() == io::ErrorKind::PermissionDenied;
         let verdict = reason::verdict(&log).unwrap_or_else(|| one_line(&source.to_string()));
         let why = if denied && log.is_empty() {
-            reason::words(&source)
+            reason::describe(&source)
         } else if reason::is_older(&release, needs) {
             format!("it needs {needs} or later ({verdict})")
         } else if denied && !reason::lacking().is_empty() {
             // Without CAP_PERFMON, the verifier rejects more.
-            format!("{verdict}; {}", reason::words(&source))
+            format!("{verdict}; {}", reason::describe(&source))
         } else {
             format!("{verdict}: try another kernel, docs/kernels.md lists which ones work")
         };
@@ -228,7 +228,7 @@ fn attach_reason(at: AttachType, error: &io::Error) -> String {
             "the kernel has no TCX, which needs Linux 6.6"
         }
         (Some(libc::ENODEV), _) => "there is no such interface",
-        _ => return reason::words(error),
+        _ => return reason::describe(error),
     };
     text.to_owned()
 }

@@ -31,13 +31,13 @@ const MIN_FRAME_LEN: usize = 62;
 pub const MAX_DEVICES: u32 = 4;
 /// Most frames per kernel batch. The kernel allows 256; beyond 64 nothing improves. A paced load has batches of the
 /// size of its bursts, so that a burst leaves when it is complete.
-const BATCH: u32 = 64;
+const BURST_FRAMES: u32 = 64;
 /// Bytes that the template is longer than the longest frame. The kernel restores the length of a recycled frame only
 /// if the program cuts something off. Otherwise a frame that the device under test has extended would be sent with
 /// that length again.
-const SLACK: usize = 4;
+const TEMPLATE_MARGIN_BYTES: usize = 4;
 /// Times the program may run. At 30 ns for a frame that is not due this lasts longer than any load.
-const REPEAT: u32 = u32::MAX;
+const MAX_RUNS: u32 = u32::MAX;
 
 /// One flow of a load: a ready frame, and where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,7 +204,7 @@ impl Injector {
             .iter()
             .max_by_key(|flow| flow.frame.len())
             .ok_or(BpfError::Flows("no flows"))?;
-        let template = [&[0; SLACK][..], &longest.frame].concat();
+        let template = [&[0; TEMPLATE_MARGIN_BYTES][..], &longest.frame].concat();
         let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
         if count > self.max_flows {
             return Err(BpfError::Flows(
@@ -240,7 +240,7 @@ impl Injector {
         let alarm = Alarm::arm(pace.duration).map_err(BpfError::Timer)?;
         let options = TestRunOptions {
             data_in: Some(&self.template),
-            repeat: REPEAT,
+            repeat: MAX_RUNS,
             attrs: TestRunAttrs::new().xdp_live_frames(batch(pace)),
             ..TestRunOptions::new()
         };
@@ -287,7 +287,7 @@ impl Injector {
     pub fn rewrite(&mut self, dirty: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
         const XDP_REDIRECT: u32 = 4;
         let mut out = vec![0; dirty.len() + HEAD_LEN];
-        let dirty = [&[0; SLACK][..], dirty].concat();
+        let dirty = [&[0; TEMPLATE_MARGIN_BYTES][..], dirty].concat();
         let options = TestRunOptions {
             data_in: Some(&dirty),
             data_out: Some(&mut out),
@@ -336,8 +336,8 @@ impl Injector {
 /// Frames that leave together.
 fn batch(pace: &Pace) -> u32 {
     match pace.rate {
-        Some(_) => pace.burst.clamp(1, BATCH),
-        None => BATCH,
+        Some(_) => pace.burst.clamp(1, BURST_FRAMES),
+        None => BURST_FRAMES,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// After the first expiry the alarm repeats, in case the signal came just before the system call.
-const REPEAT: Duration = Duration::from_millis(5);
+const ALARM_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The signal, chosen from the real-time range so that it collides with nothing conventional.
 fn signal() -> libc::c_int {
@@ -33,7 +33,7 @@ impl Alarm {
         let timer = create_timer()?;
         let alarm = Alarm { timer };
         let times = libc::itimerspec {
-            it_interval: timespec(REPEAT),
+            it_interval: timespec(ALARM_INTERVAL),
             it_value: timespec(delay),
         };
         // SAFETY: the timer was created above and is deleted only by `drop`; `times` outlives the

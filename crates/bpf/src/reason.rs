@@ -35,7 +35,7 @@ pub(crate) fn is_older(release: &str, needed: Kernel) -> bool {
 }
 
 /// The longest line that is shown of a text from another program, in characters.
-const LONGEST: usize = 240;
+const MAX_LINE_CHARS: usize = 240;
 
 /// A text that may have any length and line breaks, as one short line.
 pub(crate) fn one_line(text: &str) -> String {
@@ -44,7 +44,7 @@ pub(crate) fn one_line(text: &str) -> String {
         .filter(|word| !word.is_empty())
         .collect();
     let line = words.join(" ");
-    match line.char_indices().nth(LONGEST) {
+    match line.char_indices().nth(MAX_LINE_CHARS) {
         Some((end, _)) => format!("{} ...", &line[..end]),
         None => line,
     }
@@ -59,8 +59,8 @@ pub(crate) fn verdict(log: &str) -> Option<String> {
     lines.find(is_verdict).map(one_line)
 }
 
-/// What an error number of a bpf or netlink call means, and what to do about it.
-pub(crate) fn words(error: &io::Error) -> String {
+/// Describes an error of a bpf or netlink call, and says what to do about it.
+pub(crate) fn describe(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => denied(&lacking()),
         Some(libc::ENOMEM) => "out of memory: free some, or lower the limits".to_owned(),
@@ -86,7 +86,7 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn 
 /// An error of the loader: the words for its root, or its own text and its causes' in one line.
 pub(crate) fn of_loader(error: &(dyn Error + 'static)) -> String {
     if let Some(denied) = root(error).filter(|root| is_denial(root)) {
-        return words(denied);
+        return describe(denied);
     }
     let mut told = error.to_string();
     for cause in chain(error).skip(1) {
@@ -162,7 +162,7 @@ mod tests {
     fn long_texts_become_one_short_line() {
         let long = "a\u{1b}[0m\tb\n".repeat(10_000);
         let line = one_line(&long);
-        assert!(line.chars().count() < LONGEST + 10, "{line}");
+        assert!(line.chars().count() < MAX_LINE_CHARS + 10, "{line}");
         assert!(!line.contains(char::is_control), "{line:?}");
     }
 

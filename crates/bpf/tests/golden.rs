@@ -6,7 +6,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hairpin_bpf::count::{Aggregate, Arrives, Counter, Expectation, ExpectedFlow, Hook, Totals};
+use hairpin_bpf::count::{
+    Aggregate, ArrivingPayload, Counter, Expectation, ExpectedFlow, Hook, Totals,
+};
 use hairpin_bpf::frame::Path;
 use hairpin_bpf::inject::{Datagram, Flow, Injector, Pace};
 use hairpin_bpf::{BpfError, payload};
@@ -64,7 +66,7 @@ fn injector(flows: &[Flow], train: u32) -> Injector {
     injector
 }
 
-fn expectation(arrives: Arrives, flows: u16, v6: bool) -> Expectation {
+fn expectation(arrives: ArrivingPayload, flows: u16, v6: bool) -> Expectation {
     // The frames are not relayed here: they arrive where they were sent, at port 3478.
     let flows = (0..flows).map(|number| ExpectedFlow {
         source: path(number, v6).source,
@@ -198,7 +200,10 @@ fn the_counter_counts_the_frames_of_the_injector() {
     ] {
         let flows = flows(3, v6, |number| Datagram::ChannelData(0x4000 + number, 1200));
         let mut injector = injector(&flows, 1);
-        let mut counter = counter(hook, &expectation(Arrives::ChannelData(1200), 3, v6));
+        let mut counter = counter(
+            hook,
+            &expectation(ArrivingPayload::ChannelData(1200), 3, v6),
+        );
         for _ in 0..7 {
             let frame = privileged(injector.rewrite(flows[0].frame())).expect("redirected");
             assert!(
@@ -362,7 +367,10 @@ fn damage_differs_from_what_is_not_part_of_the_load() {
         .to_vec();
     for hook in [Hook::Tc, Hook::Xdp] {
         for case in CASES {
-            let mut counter = counter(hook, &expectation(Arrives::ChannelData(1200), 2, false));
+            let mut counter = counter(
+                hook,
+                &expectation(ArrivingPayload::ChannelData(1200), 2, false),
+            );
             let mut damaged = frame.clone();
             (case.damage)(&mut damaged);
             let taken = privileged(counter.judge(&damaged, None));
@@ -375,7 +383,7 @@ fn damage_differs_from_what_is_not_part_of_the_load() {
 #[test]
 fn reordering_and_duplicates_are_counted_per_flow() {
     let frame = flows(1, false, |_| Datagram::Raw(120))[0].frame().to_vec();
-    let mut counter = counter(Hook::Tc, &expectation(Arrives::Raw(120), 1, false));
+    let mut counter = counter(Hook::Tc, &expectation(ArrivingPayload::Raw(120), 1, false));
     // The window has 2^23 sequences: 5 came, and then is so old that nobody knows.
     for sequence in [5, 6, 6, 4, 7, 300, 4, 5 + (1 << 23), 5] {
         let mut frame = frame.clone();
@@ -397,7 +405,7 @@ fn a_damaged_or_replayed_copy_makes_no_duplicate_of_the_true_datagram() {
         Flow::new(mask, 0, &path, Datagram::Raw(120)).expect("a flow")
     };
     for hook in [Hook::Tc, Hook::Xdp] {
-        let mut expectation = expectation(Arrives::Raw(120), 1, false);
+        let mut expectation = expectation(ArrivingPayload::Raw(120), 1, false);
         expectation.flow_mask = MASK;
         let mut counter = counter(hook, &expectation);
         let sequence = |flow: &Flow, sequence| {
@@ -457,7 +465,10 @@ fn channel_data(sequence: u32) -> Vec<u8> {
 
 #[test]
 fn every_segment_of_an_aggregate_counts_and_is_checked() {
-    let mut counter = counter(Hook::Tc, &expectation(Arrives::ChannelData(120), 1, false));
+    let mut counter = counter(
+        Hook::Tc,
+        &expectation(ArrivingPayload::ChannelData(120), 1, false),
+    );
     let (frame, shape) = aggregate(&(0..20).map(channel_data).collect::<Vec<_>>());
     assert!(privileged(counter.judge(&frame, Some(shape))));
     let first = totals(&mut counter);
@@ -479,7 +490,7 @@ fn every_segment_of_an_aggregate_counts_and_is_checked() {
 
 #[test]
 fn only_the_sampled_payloads_are_compared_in_full() {
-    let mut expectation = expectation(Arrives::ChannelData(120), 1, false);
+    let mut expectation = expectation(ArrivingPayload::ChannelData(120), 1, false);
     expectation.verify_one_in = 4;
     let mut counter = counter(Hook::Tc, &expectation);
     let (mut frame, shape) = aggregate(&(0..16).map(channel_data).collect::<Vec<_>>());
@@ -530,7 +541,7 @@ fn a_binding_response_must_carry_the_address_it_goes_to() {
         channel: 0,
     });
     let expectation = Expectation {
-        arrives: Arrives::Binding,
+        arrives: ArrivingPayload::Binding,
         first_port: 40000,
         ports: 2,
         flows: flows.collect(),
@@ -599,7 +610,7 @@ fn so_it_is_over_ipv6() {
         channel: 0,
     };
     let expectation = Expectation {
-        arrives: Arrives::Binding,
+        arrives: ArrivingPayload::Binding,
         first_port: 40000,
         ports: 2,
         flows: vec![flow(40000), flow(40001)],

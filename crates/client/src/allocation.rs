@@ -11,13 +11,13 @@ use turn::client::{Allocated, Event, SendError as Unsendable};
 
 use crate::client::Handle;
 use crate::error::{
-    ChannelError, Ended, FromCall, PermitError, RecvError, RefreshError, SendError,
+    ChannelError, Ended, FromCallError, PermitError, RecvError, RefreshError, SendError,
 };
 use crate::queue::Queue;
 use crate::shared::{Core, Inbox, Shared};
 
 /// Room for the header of a Send indication, or of ChannelData with its padding.
-const OVERHEAD: usize = 80;
+const MAX_HEADER_BYTES: usize = 80;
 
 /// The allocation stays open while this value exists.
 struct AllocationGuard {
@@ -36,7 +36,7 @@ impl Drop for AllocationGuard {
 pub(crate) fn release(shared: &Shared, number: u64) {
     let mut core = shared.lock();
     if core.ended(number).is_none() {
-        core.end_lease(Ended::Closed);
+        core.allocation_ended(Ended::Closed);
         let _ = core
             .endpoint
             .with(shared.now(), |client, now| client.release(now, None));
@@ -312,7 +312,7 @@ impl Allocation {
             if let Some(ended) = core.ended(self.held.number) {
                 return Err(RefreshError::Ended(ended));
             }
-            core.end_lease(Ended::Closed);
+            core.allocation_ended(Ended::Closed);
             let asked = core
                 .endpoint
                 .with(shared.now(), |client, now| client.release(now, None));
@@ -371,14 +371,14 @@ impl Core {
         peer: SocketAddr,
     ) -> Result<usize, SendError> {
         let now = shared.now();
-        self.scratch.resize(payload.len() + OVERHEAD, 0);
+        self.scratch.resize(payload.len() + MAX_HEADER_BYTES, 0);
         let (scratch, client) = (&mut self.scratch, self.endpoint.data());
         let header = client
             .channel_of(now, peer)
             .and_then(|channel| client.channel_header(now, channel, payload.len()).ok());
         if let Some(header) = header {
             let end = header.len() + payload.len();
-            // OVERHEAD has room for the header and the padding.
+            // MAX_HEADER_BYTES has room for the header and the padding.
             scratch[..header.len()].copy_from_slice(&header);
             scratch[header.len()..end].copy_from_slice(payload);
             let padded = end + client.channel_padding(payload.len());

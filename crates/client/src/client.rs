@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use turn::client::{AllocateOptions, CallError, Mapped, RequestedPort, RequestedRelays};
 
 use crate::allocation::Allocation;
-use crate::data_connection::Dial;
+use crate::data_connection::ConnectOptions;
 #[cfg(feature = "tls")]
 use crate::dtls_link::DtlsLink;
 use crate::endpoint::Endpoint;
@@ -117,7 +117,7 @@ impl Client {
             queue,
             mut config,
         } = server.into();
-        let dial = Dial {
+        let dial = ConnectOptions {
             server: address,
             local,
             means,
@@ -130,7 +130,7 @@ impl Client {
             waiters: Waiters::default(),
             events: Events::default(),
             attempts: Attempts::default(),
-            lease: AllocationState {
+            allocation: AllocationState {
                 number: 0,
                 ended: None,
             },

@@ -24,21 +24,21 @@ use crate::stream::{Incoming, Wire};
 use crate::stream_link::{Socket, StreamLink, invalid};
 
 /// Longer than any response to a ConnectionBind request.
-const BUFFER: usize = 4096;
+const MAX_RESPONSE_BYTES: usize = 4096;
 /// The maximum number of bytes per read over TLS: one record.
-const CHUNK: usize = 16 * 1024;
+const MAX_READ_BYTES: usize = 16 * 1024;
 /// TLS accepts no more data from the program while the socket has not accepted this many bytes.
-const BACKLOG: usize = 64 * 1024;
+const MAX_UNSENT_BYTES: usize = 64 * 1024;
 
 /// How to make another connection to the server.
-pub(crate) struct Dial {
+pub(crate) struct ConnectOptions {
     pub(crate) server: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) means: ConnectMethod,
     pub(crate) timeout: Duration,
 }
 
-impl Dial {
+impl ConnectOptions {
     async fn open(&self) -> Result<StreamLink, ConnectError> {
         // RFC 6062 §4.3: "This connection MUST be made using a different local transport address."
         let local = self.local.map(|local| SocketAddr::new(local.ip(), 0));
@@ -64,7 +64,7 @@ pub(crate) async fn open(
         peer,
         socket,
         chunk: match wire.is_tls() {
-            true => vec![0; CHUNK].into(),
+            true => vec![0; MAX_READ_BYTES].into(),
             false => Box::default(),
         },
         wire,
@@ -87,7 +87,7 @@ async fn bind(
     let server = shared.dial.server;
     let mut endpoint = Endpoint::adopt(server, Box::new(engine));
     endpoint.with(shared.now(), |client, now| client.bind_connection(now, id));
-    let mut buffer = [0; BUFFER];
+    let mut buffer = [0; MAX_RESPONSE_BYTES];
     loop {
         endpoint.timeout(shared.now());
         let mut outcome: Option<Result<(), RequestError>> = None;
@@ -253,10 +253,10 @@ impl AsyncWrite for PeerStream {
         if !this.wire.is_tls() {
             return Pin::new(&mut this.socket).poll_write(cx, bytes);
         }
-        while this.wire.backlog() >= BACKLOG {
+        while this.wire.backlog() >= MAX_UNSENT_BYTES {
             ready!(this.poll_drain(cx))?;
         }
-        let count = bytes.len().min(BACKLOG);
+        let count = bytes.len().min(MAX_UNSENT_BYTES);
         this.wire.queue(&[&bytes[..count]]);
         // Bytes that the socket does not accept now leave with the next write or flush.
         this.wire.flush(&mut Socket(&this.socket))?;

@@ -19,7 +19,7 @@ use crate::link::{Link, is_hard, udp};
 use crate::stream::{StreamError, Tls};
 
 /// Longer than any UDP datagram.
-const DATAGRAM: usize = 65_536;
+const DATAGRAM_BYTES: usize = 65_536;
 
 /// A DTLS session with the server, on a UDP socket of its own.
 pub(crate) struct DtlsLink {
@@ -60,7 +60,7 @@ impl DtlsLink {
             start,
             inner: Mutex::new(Inner {
                 session: session.map_err(|error| failed(&ended(error)))?,
-                datagram: vec![0; DATAGRAM].into(),
+                datagram: vec![0; DATAGRAM_BYTES].into(),
                 length: 0,
                 at: 0,
                 sealed: Vec::new(),
@@ -71,7 +71,7 @@ impl DtlsLink {
     }
 
     async fn handshake(&self) -> io::Result<()> {
-        let mut datagram = vec![0; DATAGRAM];
+        let mut datagram = vec![0; DATAGRAM_BYTES];
         loop {
             let due = {
                 let mut inner = self.lock();

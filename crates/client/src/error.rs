@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use turn::client::{Advice, CallError, Loss, RequestError};
+use turn::client::{Advice, AllocationLoss, CallError, RequestError};
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -207,12 +207,12 @@ pub enum Ended {
     Disconnected(Disconnect),
 }
 
-impl From<Loss> for Ended {
-    fn from(loss: Loss) -> Ended {
+impl From<AllocationLoss> for Ended {
+    fn from(loss: AllocationLoss) -> Ended {
         match loss {
-            Loss::Forgotten => Ended::Forgotten,
-            Loss::Refused(error) => Ended::Refused(error),
-            // `Loss` may get more variants; with each of them, the allocation is over.
+            AllocationLoss::Forgotten => Ended::Forgotten,
+            AllocationLoss::Refused(error) => Ended::Refused(error),
+            // `AllocationLoss` may get more variants; with each of them, the allocation is over.
             _ => Ended::Expired,
         }
     }
@@ -294,11 +294,11 @@ pub enum RecvError {
 }
 
 /// What the engine may refuse about a peer, as one of the errors above.
-pub(crate) trait FromCall {
+pub(crate) trait FromCallError {
     fn from_call(error: CallError) -> Self;
 }
 
-impl FromCall for PermitError {
+impl FromCallError for PermitError {
     fn from_call(error: CallError) -> PermitError {
         match error {
             CallError::PeerFamily => PermitError::PeerFamily,
@@ -307,7 +307,7 @@ impl FromCall for PermitError {
     }
 }
 
-impl FromCall for ChannelError {
+impl FromCallError for ChannelError {
     fn from_call(error: CallError) -> ChannelError {
         match error {
             CallError::PeerFamily => ChannelError::PeerFamily,
@@ -317,7 +317,7 @@ impl FromCall for ChannelError {
     }
 }
 
-impl FromCall for ConnectPeerError {
+impl FromCallError for ConnectPeerError {
     fn from_call(error: CallError) -> ConnectPeerError {
         match error {
             CallError::PeerFamily => ConnectPeerError::PeerFamily,

@@ -11,7 +11,7 @@ use turn::Mono;
 use turn::client::Event;
 
 /// More than the events of a minute in which everything goes wrong.
-const LIMIT: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// A bounded queue of events: the newest are kept.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Events {
 impl Events {
     /// Appends an event; false if the oldest had to go for it.
     pub(crate) fn push(&mut self, event: Event) -> bool {
-        let room = self.waiting.len() < LIMIT;
+        let room = self.waiting.len() < MAX_WAITING;
         if !room {
             self.waiting.pop_front();
         }
@@ -60,7 +60,7 @@ impl Attempts {
     /// first.
     pub(crate) fn push(&mut self, peer: SocketAddr, id: ConnectionId, now: Mono) -> bool {
         self.forget(now);
-        let room = self.waiting.len() < LIMIT;
+        let room = self.waiting.len() < MAX_WAITING;
         if room {
             self.waiting.push_back((peer, id, now.plus(BIND_WITHIN)));
             self.arrived.notify_one();
@@ -110,7 +110,7 @@ mod tests {
     fn attempts_come_in_order_and_lapse_after_30_seconds() {
         let (mut attempts, start) = (Attempts::default(), Mono::default());
         let peer = SocketAddr::from(([192, 0, 2, 1], 5000));
-        for number in 0..LIMIT as u32 {
+        for number in 0..MAX_WAITING as u32 {
             assert!(attempts.push(peer, ConnectionId(number), start));
         }
         assert!(!attempts.push(peer, ConnectionId(99), start), "full");

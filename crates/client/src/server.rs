@@ -6,7 +6,7 @@ use std::time::Duration;
 use turn::client::{ClientConfig, Credentials, Retransmission, Security};
 
 /// Datagrams that one queue holds: half a megabyte of full-size ones.
-const QUEUE: usize = 256;
+const MAX_DATAGRAMS: usize = 256;
 /// How long a TCP connection and a TLS or DTLS handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,7 +41,7 @@ impl Server {
             local: None,
             means: ConnectMethod::Udp,
             connect_timeout: CONNECT_TIMEOUT,
-            queue: QUEUE,
+            queue: MAX_DATAGRAMS,
             config: ClientConfig::default(),
         }
     }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use turn::{Mono, Now};
 
-use crate::data_connection::Dial;
+use crate::data_connection::ConnectOptions;
 use crate::endpoint::Endpoint;
 use crate::error::{Disconnect, Ended};
 use crate::events::{Attempts, Events};
@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) waiters: Waiters,
     pub(crate) events: Events,
     pub(crate) attempts: Attempts,
-    pub(crate) lease: AllocationState,
+    pub(crate) allocation: AllocationState,
     pub(crate) queue_limit: usize,
     pub(crate) others: Queue,
     pub(crate) inboxes: HashMap<SocketAddr, Inbox>,
@@ -80,18 +80,18 @@ pub(crate) struct Core {
 impl Core {
     /// Why the allocation of this number is over; `None` while it is not.
     pub(crate) fn ended(&self, number: u64) -> Option<Ended> {
-        if self.closed || self.lease.number != number {
-            return Some(self.lease.ended.clone().unwrap_or(Ended::Closed));
+        if self.closed || self.allocation.number != number {
+            return Some(self.allocation.ended.clone().unwrap_or(Ended::Closed));
         }
-        self.lease.ended.clone()
+        self.allocation.ended.clone()
     }
 
     /// The allocation is over: callers that wait for its data or its permissions are informed.
-    pub(crate) fn end_lease(&mut self, why: Ended) {
-        if self.lease.ended.is_none() {
-            self.lease.ended = Some(why);
+    pub(crate) fn allocation_ended(&mut self, why: Ended) {
+        if self.allocation.ended.is_none() {
+            self.allocation.ended = Some(why);
         }
-        self.waiters.end_lease();
+        self.waiters.allocation_ended();
         self.attempts.clear();
         self.wake_all();
     }
@@ -124,14 +124,14 @@ pub(crate) struct Shared {
     core: Mutex<Core>,
     pub(crate) link: Box<dyn Link>,
     /// How other connections to the server are made.
-    pub(crate) dial: Dial,
+    pub(crate) dial: ConnectOptions,
     /// The program has asked for something: the task has to transmit it.
     pub(crate) changed: Notify,
     origin: Instant,
 }
 
 impl Shared {
-    pub(crate) fn new(core: Core, link: Box<dyn Link>, dial: Dial) -> Arc<Shared> {
+    pub(crate) fn new(core: Core, link: Box<dyn Link>, dial: ConnectOptions) -> Arc<Shared> {
         Arc::new(Shared {
             core: Mutex::new(core),
             link,

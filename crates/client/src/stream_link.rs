@@ -17,9 +17,9 @@ use crate::server::ConnectMethod;
 use crate::stream::{Incoming, Stream, Wire};
 
 /// The maximum number of queued bytes. With more, `try_send` refuses messages. It is a quarter of a second at 8 Mbit/s.
-const BACKLOG: usize = 256 * 1024;
+const MAX_QUEUED_BYTES: usize = 256 * 1024;
 /// The maximum number of bytes per read.
-const CHUNK: usize = 64 * 1024;
+const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// A TCP or TLS connection to the server.
 pub(crate) struct StreamLink {
@@ -72,7 +72,7 @@ impl StreamLink {
             socket: Arc::new(socket),
             inner: Mutex::new(Inner {
                 stream,
-                chunk: vec![0; CHUNK].into(),
+                chunk: vec![0; MAX_READ_BYTES].into(),
                 receiver: None,
             }),
         };
@@ -199,7 +199,7 @@ impl Link for StreamLink {
 
     fn try_send(&self, message: &[u8]) -> io::Result<()> {
         let mut inner = self.lock();
-        if inner.stream.backlog() >= BACKLOG {
+        if inner.stream.backlog() >= MAX_QUEUED_BYTES {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         inner.stream.queue(&[message]);
@@ -216,7 +216,7 @@ impl Link for StreamLink {
                 self.socket.writable().await?;
                 let mut inner = self.lock();
                 inner.stream.flush(&mut Socket(&self.socket))?;
-                if inner.stream.backlog() < BACKLOG {
+                if inner.stream.backlog() < MAX_QUEUED_BYTES {
                     return Ok(());
                 }
             }

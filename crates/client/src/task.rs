@@ -16,7 +16,7 @@ use crate::shared::{Core, Shared};
 use crate::waiters::Granted;
 
 /// Longer than any message: the length field of ChannelData has 16 bits.
-const BUFFER: usize = 65_535 + 4 + 3;
+const BUFFER_BYTES: usize = 65_535 + 4 + 3;
 
 /// Says that nothing more will come when the task ends, however it does.
 struct End(Arc<Shared>);
@@ -25,7 +25,7 @@ impl Drop for End {
     fn drop(&mut self) {
         let mut core = self.0.lock();
         core.closed = true;
-        core.waiters.end();
+        core.waiters.fail_all();
         core.wake_all();
     }
 }
@@ -33,7 +33,7 @@ impl Drop for End {
 /// Works until the last handle is gone and the allocation is released.
 pub(crate) async fn drive(shared: Arc<Shared>) {
     let end = End(Arc::clone(&shared));
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_BYTES];
     while let Some(deadline) = process(&shared) {
         let deadline = deadline.and_then(|at| shared.instant(at));
         tokio::select! {
@@ -124,7 +124,7 @@ fn failed(shared: &Shared, error: &io::Error) -> bool {
     if ends {
         let why = Disconnect::from(error);
         core.lost = Some(why.clone());
-        core.end_lease(Ended::Disconnected(why));
+        core.allocation_ended(Ended::Disconnected(why));
         return false;
     }
     if is_hard(error) {
@@ -143,11 +143,11 @@ impl Core {
             Event::Allocated(allocated) => self.allocated(allocated, now),
             Event::AllocateFailed { error, advice } => self.granted(Err((error, advice))),
             Event::Released { family: None, .. } => {
-                self.end_lease(Ended::Closed);
+                self.allocation_ended(Ended::Closed);
                 self.waiters.released();
             }
             Event::Lost(loss) => {
-                self.end_lease(loss.clone().into());
+                self.allocation_ended(loss.clone().into());
                 // The caller wanted to release it, so this is success.
                 self.waiters.released();
                 self.note(Event::Lost(loss));
@@ -201,11 +201,11 @@ impl Core {
     }
 
     fn allocated(&mut self, allocated: Box<Allocated>, now: turn::Now) {
-        self.lease.number += 1;
-        self.lease.ended = None;
-        let number = self.lease.number;
+        self.allocation.number += 1;
+        self.allocation.ended = None;
+        let number = self.allocation.number;
         self.granted(Ok((number, allocated)));
-        if self.lease.number == number && self.lease.ended.is_some() {
+        if self.allocation.number == number && self.allocation.ended.is_some() {
             // No caller waits any more: the allocation is released at once.
             let _ = self
                 .endpoint
@@ -218,7 +218,7 @@ impl Core {
         let granted = outcome.is_ok();
         let heard = waiter.is_some_and(|waiter| waiter.send(outcome).is_ok());
         if granted && !heard {
-            self.lease.ended = Some(Ended::Closed);
+            self.allocation.ended = Some(Ended::Closed);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::allocation::Allocation;
 use crate::client::{Client, seed};
 use crate::data_connection::{self, PeerStream};
 use crate::error::{
-    AcceptError, AllocateError, ConnectPeerError, DataConnectionError, Ended, FromCall,
+    AcceptError, AllocateError, ConnectPeerError, DataConnectionError, Ended, FromCallError,
     PermitError, RefreshError,
 };
 

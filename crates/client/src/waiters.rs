@@ -95,7 +95,7 @@ impl Waiters {
         notify_all(&mut self.refresh, Ok(()));
     }
 
-    /// A Refresh failed, with which lifetime is not known: callers that wait for a Refresh are informed.
+    /// A Refresh request failed. Its lifetime is not known, so this informs those that refresh and those that close.
     pub(crate) fn refresh_failed(&mut self, error: &RequestError) -> bool {
         let heard = notify_all(&mut self.refresh, Err(error.clone()));
         notify_all(&mut self.close, Err(error.clone())) || heard
@@ -117,16 +117,16 @@ impl Waiters {
         notify(&mut self.connect, &peer, outcome)
     }
 
-    /// No outcome will come for what hangs on the allocation: its receivers see that their senders are gone.
-    pub(crate) fn end_lease(&mut self) {
+    /// The allocation has ended. Pending calls for it fail, because this drops their senders.
+    pub(crate) fn allocation_ended(&mut self) {
         self.refresh.clear();
         self.permit.clear();
         self.bind.clear();
         self.connect.clear();
     }
 
-    /// No outcome will come at all.
-    pub(crate) fn end(&mut self) {
+    /// All pending calls fail, because this drops their senders.
+    pub(crate) fn fail_all(&mut self) {
         *self = Waiters::default();
     }
 }

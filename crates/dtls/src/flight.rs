@@ -54,7 +54,7 @@ impl<P: Copy> Outgoing<P> {
     }
 
     /// Frees the memory that a burst required.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         if self.datagrams.is_empty() {
             self.bytes.clear();
             self.bytes.shrink_to(1 << 16);
@@ -220,7 +220,8 @@ impl Retransmission {
         }
     }
 
-    pub(crate) fn due(&self) -> Mono {
+    /// When to send the flight again (RFC 6347 §4.2.4.1).
+    pub(crate) fn next_at(&self) -> Mono {
         self.sent.plus(self.interval)
     }
 
@@ -297,8 +298,8 @@ mod tests {
         let mut now = Mono(0);
         let mut waits = Vec::new();
         for _ in 0..8 {
-            waits.push(timer.due().since(now).as_secs());
-            now = timer.due();
+            waits.push(timer.next_at().since(now).as_secs());
+            now = timer.next_at();
             timer.back_off(now);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);

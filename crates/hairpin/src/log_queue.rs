@@ -12,16 +12,16 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Limit of queued bytes: about 4,000 lines.
-const LIMIT: usize = 1 << 20;
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// The kernel writes this number of bytes to a pipe at once (`PIPE_BUF`). During an upgrade two processes write to the
 /// same pipe, and their lines must not mix.
 const AT_ONCE: usize = 4096;
 /// Memory that the writer keeps for the next batch, in bytes.
-const KEPT: usize = 64 << 10;
+const KEPT_BYTES: usize = 64 << 10;
 /// Time between two attempts to write to a full non-blocking file.
-const PAUSE: Duration = Duration::from_millis(10);
+const WRITE_RETRY_TIME: Duration = Duration::from_millis(10);
 /// The longest time that the end of the process waits for the queue.
-pub(crate) const FLUSH: Duration = Duration::from_secs(1);
+pub(crate) const MAX_FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// The queue of this process.
 pub(crate) static QUEUE: Queue = Queue::new();
@@ -88,7 +88,7 @@ impl Queue {
     /// Adds a line. Never blocks on the reader of the log.
     fn push(&self, line: &[u8]) {
         let mut state = self.lock();
-        if state.lines.len() + line.len() > LIMIT {
+        if state.lines.len() + line.len() > MAX_QUEUED_BYTES {
             state.dropped += 1;
             drop(state);
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Queue {
             self.dropped.fetch_add(lost, Ordering::Relaxed);
             // Only a batch after a stall is larger.
             batch.clear();
-            batch.shrink_to(KEPT);
+            batch.shrink_to(KEPT_BYTES);
             // If stderr is closed, a report would be lost, too.
             if dropped > 0 && lost == 0 {
                 report(dropped);
@@ -155,7 +155,9 @@ fn write_lines(sink: &mut impl Write, mut lines: &[u8]) -> u64 {
             Ok(0) => return count(lines),
             Ok(length) => lines = &lines[length..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(WRITE_RETRY_TIME)
+            }
             Err(_) => return count(lines),
         }
     }

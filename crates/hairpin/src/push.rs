@@ -30,17 +30,17 @@ use crate::config::PushConfig;
 
 /// Notifications that wait. A call waits for its phone for some seconds, so older ones are of no use. A phone that is to
 /// refresh its binding is tried again.
-const QUEUE: usize = 1024;
+const MAX_QUEUED_PUSHES: usize = 1024;
 /// Requests to the gateway at a time.
 const AT_ONCE: usize = 64;
 /// The longest time until the gateway responds.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection that is not used for this long is closed.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two log lines about failures.
-const LINES: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// A phone that has registered within this time is awake.
-const AWAKE: Duration = Duration::from_secs(10);
+const AWAKE_TIME: Duration = Duration::from_secs(10);
 
 /// Notifications by their outcome, for the metrics.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ pub(crate) fn settings(config: Option<&PushConfig>) -> Option<PushSettings> {
     Some(PushSettings {
         providers: config.providers.clone(),
         wait: config.wait,
-        awake: AWAKE,
+        awake: AWAKE_TIME,
         calls: config.calls,
         refresh: config.refresh,
         hook,
@@ -96,7 +96,7 @@ fn start(config: &PushConfig) -> Result<PushHook> {
         .enable_all()
         .build()
         .context("cannot make a runtime for push notifications")?;
-    let (queue, pushes) = mpsc::channel(QUEUE);
+    let (queue, pushes) = mpsc::channel(MAX_QUEUED_PUSHES);
     let thread = std::thread::Builder::new().name("hairpin-push".to_owned());
     thread
         .spawn(move || {
@@ -108,7 +108,7 @@ fn start(config: &PushConfig) -> Result<PushHook> {
     Ok(PushHook::new(move |push| {
         // A caller waits for a phone, so refreshes leave room for calls.
         let is_call = push.reason != PushReason::Refresh;
-        (is_call || queue.capacity() > QUEUE / 2) && queue.try_send(push).is_ok()
+        (is_call || queue.capacity() > MAX_QUEUED_PUSHES / 2) && queue.try_send(push).is_ok()
     }))
 }
 
@@ -157,7 +157,7 @@ impl Sender {
             uri: config.gateway.parse()?,
             authorization: token.map(|token| format!("Bearer {token}")),
             client: Client::builder(TokioExecutor::new())
-                .pool_idle_timeout(IDLE)
+                .pool_idle_timeout(IDLE_TIMEOUT)
                 .pool_timer(TokioTimer::new())
                 .build(connector),
             next_line: Mutex::new(None),
@@ -165,7 +165,7 @@ impl Sender {
     }
 
     async fn send(&self, push: &Push) {
-        let error = match tokio::time::timeout(TIMEOUT, self.post(push)).await {
+        let error = match tokio::time::timeout(RESPONSE_TIMEOUT, self.post(push)).await {
             Ok(Ok(code)) if (200..300).contains(&code) => {
                 OUTCOMES.accepted.fetch_add(1, Ordering::Relaxed);
                 return;
@@ -190,7 +190,7 @@ impl Sender {
             .unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if next.is_none_or(|next| now >= next) {
-            *next = Some(now + LINES);
+            *next = Some(now + LOG_INTERVAL);
             tracing::warn!(
                 provider = push.provider,
                 aor = push.aor,

@@ -10,7 +10,7 @@ use clap::{Command, CommandFactory as _};
 use crate::cli::Cli;
 
 /// Columns of the help texts.
-const WIDTH: usize = 100;
+const HELP_COLUMNS: usize = 100;
 
 const COMMANDS: &str = "\
 # Commands
@@ -46,7 +46,7 @@ pub(crate) fn compare(page: &str, text: &str) {
 /// The sections of a command and of its subcommands.
 fn sections(command: &Command, name: &str, page: &mut String) {
     // Set again, because clap does not hand it down to subcommands.
-    let mut own = command.clone().term_width(WIDTH);
+    let mut own = command.clone().term_width(HELP_COLUMNS);
     let help = own.render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
     page.push_str(&format!(

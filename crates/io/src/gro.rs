@@ -21,7 +21,7 @@ use std::io;
 use crate::UdpSocket;
 
 /// Messages after which to judge.
-const WINDOW: u32 = 512;
+const WINDOW_MESSAGES: u32 = 512;
 
 /// With fewer than one train in this many messages, GRO costs more than it saves.
 const ONE_TRAIN_IN: u32 = 16;
@@ -29,9 +29,9 @@ const ONE_TRAIN_IN: u32 = 16;
 /// Windows without GRO after which it is tried again: trials cost a sixteenth of what GRO does.
 const WINDOWS_APART: u32 = 16;
 
-/// What one receive brought.
+/// The datagrams of one receive call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brought {
+pub struct ReceiveSummary {
     /// Messages.
     pub messages: usize,
     /// Messages that had several datagrams.
@@ -52,7 +52,7 @@ enum State {
     Joining,
 }
 
-/// Turns UDP_GRO of one socket on and off, by what it has brought.
+/// Turns UDP_GRO of one socket on and off, by what it has received.
 #[derive(Debug)]
 pub struct GroWatch {
     state: State,
@@ -60,7 +60,7 @@ pub struct GroWatch {
     trains: u32,
     /// Messages until the next decision.
     left: u32,
-    /// It is to end for good.
+    /// It stays off from now on.
     forbidden: bool,
 }
 
@@ -76,7 +76,7 @@ impl GroWatch {
         GroWatch {
             state,
             trains: 0,
-            left: WINDOW,
+            left: WINDOW_MESSAGES,
             forbidden: false,
         }
     }
@@ -96,40 +96,40 @@ impl GroWatch {
         self.state == State::Separate
     }
 
-    /// Notes what a receive brought. Now and then this turns GRO on or off.
+    /// Notes the datagrams of a receive call. Now and then this turns GRO on or off.
     ///
     /// # Errors
     /// What the system calls return; GRO stays as it was.
     #[inline]
-    pub fn note(&mut self, socket: &UdpSocket, brought: &Brought) -> io::Result<()> {
-        self.left = self.left.saturating_sub(brought.messages as u32);
-        self.trains = self.trains.saturating_add(brought.trains as u32);
-        if self.left > 0 && !brought.neighbours {
+    pub fn note(&mut self, socket: &UdpSocket, received: &ReceiveSummary) -> io::Result<()> {
+        self.left = self.left.saturating_sub(received.messages as u32);
+        self.trains = self.trains.saturating_add(received.trains as u32);
+        if self.left > 0 && !received.neighbours {
             return Ok(());
         }
-        self.decide(socket, brought)
+        self.decide(socket, received)
     }
 
     #[cold]
-    fn decide(&mut self, socket: &UdpSocket, brought: &Brought) -> io::Result<()> {
-        let paid = self.trains * ONE_TRAIN_IN >= WINDOW;
+    fn decide(&mut self, socket: &UdpSocket, received: &ReceiveSummary) -> io::Result<()> {
+        let paid = self.trains * ONE_TRAIN_IN >= WINDOW_MESSAGES;
         match self.state {
-            State::Separate if brought.neighbours || brought.drained => {
+            State::Separate if received.neighbours || received.drained => {
                 socket.set_gro(true)?;
-                self.enter(State::Joining, WINDOW);
+                self.enter(State::Joining, WINDOW_MESSAGES);
             }
-            // What is behind in reading cannot turn GRO off again: it had better not try.
+            // A socket whose reader is behind cannot turn GRO off again, so it stays off.
             State::Separate => {}
             State::Joining if self.left > 0 => {}
-            State::Joining if (!paid || self.forbidden) && brought.drained => {
+            State::Joining if (!paid || self.forbidden) && received.drained => {
                 let state = match stop_joining(socket)? {
                     true if self.forbidden => State::Never,
                     true => State::Separate,
                     false => State::Joining,
                 };
-                self.enter(state, WINDOW * WINDOWS_APART);
+                self.enter(state, WINDOW_MESSAGES * WINDOWS_APART);
             }
-            state => self.enter(state, WINDOW),
+            state => self.enter(state, WINDOW_MESSAGES),
         }
         Ok(())
     }
@@ -171,16 +171,16 @@ mod tests {
         UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap()
     }
 
-    const SINGLE: Brought = Brought {
+    const SINGLE: ReceiveSummary = ReceiveSummary {
         messages: 1,
         trains: 0,
         drained: true,
         neighbours: false,
     };
 
-    fn feed(watch: &mut GroWatch, socket: &UdpSocket, count: u32, brought: Brought) {
+    fn feed(watch: &mut GroWatch, socket: &UdpSocket, count: u32, received: ReceiveSummary) {
         for _ in 0..count {
-            watch.note(socket, &brought).unwrap();
+            watch.note(socket, &received).unwrap();
         }
     }
 
@@ -188,11 +188,16 @@ mod tests {
     fn singles_turn_it_off_and_one_window_in_sixteen_tries_again() {
         let socket = socket(true);
         let mut watch = GroWatch::new(&socket);
-        feed(&mut watch, &socket, WINDOW - 1, SINGLE);
+        feed(&mut watch, &socket, WINDOW_MESSAGES - 1, SINGLE);
         assert!(socket.gro());
         feed(&mut watch, &socket, 1, SINGLE);
         assert!(!socket.gro());
-        feed(&mut watch, &socket, WINDOW * WINDOWS_APART - 1, SINGLE);
+        feed(
+            &mut watch,
+            &socket,
+            WINDOW_MESSAGES * WINDOWS_APART - 1,
+            SINGLE,
+        );
         assert!(!socket.gro());
         feed(&mut watch, &socket, 1, SINGLE);
         assert!(socket.gro());
@@ -203,7 +208,7 @@ mod tests {
         let socket = socket(true);
         let mut watch = GroWatch::new(&socket);
         watch.forbid();
-        let behind = Brought {
+        let behind = ReceiveSummary {
             drained: false,
             ..SINGLE
         };
@@ -211,7 +216,7 @@ mod tests {
         assert!(socket.gro());
         feed(&mut watch, &socket, 1, SINGLE);
         assert!(!socket.gro());
-        feed(&mut watch, &socket, 100 * WINDOW, SINGLE);
+        feed(&mut watch, &socket, 100 * WINDOW_MESSAGES, SINGLE);
         assert!(!socket.gro());
     }
 
@@ -219,7 +224,7 @@ mod tests {
     fn trains_keep_it_on() {
         let socket = socket(true);
         let mut watch = GroWatch::new(&socket);
-        let train = Brought {
+        let train = ReceiveSummary {
             trains: 1,
             ..SINGLE
         };
@@ -234,15 +239,15 @@ mod tests {
     fn it_stays_as_it_is_while_the_socket_is_not_drained() {
         let socket = socket(true);
         let mut watch = GroWatch::new(&socket);
-        let behind = Brought {
+        let behind = ReceiveSummary {
             drained: false,
             ..SINGLE
         };
-        feed(&mut watch, &socket, 10 * WINDOW, behind);
+        feed(&mut watch, &socket, 10 * WINDOW_MESSAGES, behind);
         assert!(socket.gro());
-        feed(&mut watch, &socket, WINDOW, SINGLE);
+        feed(&mut watch, &socket, WINDOW_MESSAGES, SINGLE);
         assert!(!socket.gro());
-        feed(&mut watch, &socket, 100 * WINDOW, behind);
+        feed(&mut watch, &socket, 100 * WINDOW_MESSAGES, behind);
         assert!(!socket.gro());
         feed(&mut watch, &socket, 1, SINGLE);
         assert!(socket.gro());
@@ -252,8 +257,8 @@ mod tests {
     fn neighbours_with_one_source_turn_it_on_at_once() {
         let socket = socket(true);
         let mut watch = GroWatch::new(&socket);
-        feed(&mut watch, &socket, WINDOW, SINGLE);
-        let alike = Brought {
+        feed(&mut watch, &socket, WINDOW_MESSAGES, SINGLE);
+        let alike = ReceiveSummary {
             neighbours: true,
             drained: false,
             ..SINGLE
@@ -271,7 +276,7 @@ mod tests {
     fn a_datagram_that_waits_keeps_it_on() {
         let socket = socket(true);
         let mut watch = GroWatch::new(&socket);
-        feed(&mut watch, &socket, WINDOW - 1, SINGLE);
+        feed(&mut watch, &socket, WINDOW_MESSAGES - 1, SINGLE);
         socket.send_to(b"waits", socket.local_addr(), None).unwrap();
         feed(&mut watch, &socket, 1, SINGLE);
         assert!(socket.gro());
@@ -282,7 +287,7 @@ mod tests {
     fn a_socket_without_stays_without() {
         let socket = socket(false);
         let mut watch = GroWatch::new(&socket);
-        feed(&mut watch, &socket, 100 * WINDOW, SINGLE);
+        feed(&mut watch, &socket, 100 * WINDOW_MESSAGES, SINGLE);
         assert!(!socket.gro());
     }
 }

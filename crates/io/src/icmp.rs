@@ -50,7 +50,7 @@ const PASSED_OVER: usize = 16;
 
 /// How often a call is repeated after an error that only ICMP can cause. Each repetition is for an error that arrived
 /// meanwhile.
-const TRIES: usize = 4;
+const MAX_ATTEMPTS: usize = 4;
 
 /// How often a call is repeated after an error that the call itself can cause, too.
 const AMBIGUOUS_RETRIES: usize = 2;
@@ -178,8 +178,8 @@ fn again<T>(
 fn most_tries(socket: &UdpSocket, error: &io::Error) -> usize {
     match error.raw_os_error().unwrap_or(0) {
         // No call on an unconnected socket fails like this by itself, and no signal comes that often.
-        libc::ECONNREFUSED | libc::EINTR => TRIES,
-        libc::EPROTO | libc::ENONET | libc::EHOSTDOWN if socket.reports_icmp() => TRIES,
+        libc::ECONNREFUSED | libc::EINTR => MAX_ATTEMPTS,
+        libc::EPROTO | libc::ENONET | libc::EHOSTDOWN if socket.reports_icmp() => MAX_ATTEMPTS,
         libc::EHOSTUNREACH
         | libc::ENETUNREACH
         | libc::EMSGSIZE

@@ -77,7 +77,7 @@ mod system_calls;
 pub mod tasks;
 mod tcp;
 
-pub use gro::{Brought, GroWatch, stop_joining};
+pub use gro::{GroWatch, ReceiveSummary, stop_joining};
 pub use icmp::IcmpReport;
 pub use netns::NetNs;
 pub use offloads::Offloads;

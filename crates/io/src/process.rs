@@ -33,19 +33,19 @@ pub struct ProcessPlacement<'a> {
 /// It leads a separate process group. So Ctrl-C on a terminal reaches only this process, which then
 /// ends the child in order.
 #[derive(Debug)]
-pub struct Confined {
+pub struct GuardedChild {
     child: Child,
     /// Dropping it lets the parent thread end.
     release: Option<Sender<()>>,
     parent: Option<JoinHandle<()>>,
 }
 
-impl Confined {
+impl GuardedChild {
     /// Starts `command` in `place`.
     ///
     /// # Errors
     /// What spawning returns (no such program), or `PermissionDenied` without CAP_SYS_ADMIN.
-    pub fn spawn(mut command: Command, place: &ProcessPlacement<'_>) -> io::Result<Confined> {
+    pub fn spawn(mut command: Command, place: &ProcessPlacement<'_>) -> io::Result<GuardedChild> {
         place_process(&mut command, place)?;
         let (started, outcome) = mpsc::channel();
         let (release, wait) = mpsc::channel::<()>();
@@ -62,7 +62,7 @@ impl Confined {
         let child = outcome
             .recv()
             .map_err(|_| io::Error::other("the parent thread panicked"))??;
-        Ok(Confined {
+        Ok(GuardedChild {
             child,
             release: Some(release),
             parent: Some(parent),
@@ -89,7 +89,7 @@ impl Confined {
     }
 }
 
-impl Drop for Confined {
+impl Drop for GuardedChild {
     fn drop(&mut self) {
         // Both fail only if it has ended already.
         let _ = self.child.kill();
@@ -140,7 +140,7 @@ mod tests_needs_root {
         command
             .args(["-c", "sleep 60 & sleep 60"])
             .stdin(Stdio::null());
-        let child = match Confined::spawn(command, &place(&namespace)) {
+        let child = match GuardedChild::spawn(command, &place(&namespace)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 panic!("this test needs root: {error}")
             }
@@ -158,7 +158,7 @@ mod tests_needs_root {
         let namespace = NetNs::current().unwrap();
         let mut command = Command::new("sleep");
         command.arg("60").stdin(Stdio::null());
-        let child = Confined::spawn(command, &place(&namespace)).unwrap();
+        let child = GuardedChild::spawn(command, &place(&namespace)).unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         // proc(5): after the name in parentheses come state, parent and process group.
         let (_, rest) = stat.rsplit_once(") ").unwrap();
@@ -170,7 +170,7 @@ mod tests_needs_root {
     fn a_program_that_does_not_exist_is_an_error() {
         let namespace = NetNs::current().unwrap();
         let command = Command::new("/proc/no-such-program");
-        let error = Confined::spawn(command, &place(&namespace)).unwrap_err();
+        let error = GuardedChild::spawn(command, &place(&namespace)).unwrap_err();
         assert_eq!(
             error.kind(),
             io::ErrorKind::NotFound,

@@ -221,8 +221,8 @@ impl RecvBatch {
         self.slots.len() - self.messages.len()
     }
 
-    /// Gives back the memory of all slots but the first `slots`, which a burst has touched. To be called on an empty
-    /// batch; otherwise what these slots hold becomes zeros.
+    /// Releases the memory of all slots after the first `slots`. A burst may have used them. Call it on an empty batch,
+    /// because the contents of these slots become zeros.
     pub fn shrink(&mut self, slots: usize) {
         self.payload.forget_from(slots.saturating_mul(self.pitch));
     }
@@ -413,13 +413,13 @@ impl RecvBatch {
 
 /// Slots whose first bytes share cache sets would evict each other: an odd number of lines spreads them over all sets.
 fn pitch(slot_size: usize) -> usize {
-    const LINE: usize = 64;
-    let lines = slot_size.div_ceil(LINE);
+    const CACHE_LINE_BYTES: usize = 64;
+    let lines = slot_size.div_ceil(CACHE_LINE_BYTES);
     (if lines.is_multiple_of(2) {
         lines + 5
     } else {
         lines
-    }) * LINE
+    }) * CACHE_LINE_BYTES
 }
 
 /// The kernel wrote into these; what they point to is not read before it is written again.

@@ -122,7 +122,7 @@ pub struct UdpSocket {
     local_port: u16,
     /// Of a link-local address; else 0.
     scope_id: u32,
-    nature: Nature,
+    traits: SocketTraits,
     /// ICMP errors are kept for now, though it was not opened so.
     icmp_errors: AtomicBool,
     gro: AtomicBool,
@@ -217,7 +217,7 @@ impl UdpSocket {
                 SocketAddr::V6(v6) => v6.scope_id(),
                 SocketAddr::V4(_) => 0,
             },
-            nature: Nature::of(options, dual_stack),
+            traits: SocketTraits::of(options, dual_stack),
             icmp_errors: AtomicBool::new(false),
             gro: AtomicBool::new(gro),
             dont_fragment: AtomicBool::new(options.dont_fragment),
@@ -382,7 +382,7 @@ impl UdpSocket {
         let opening = Opening {
             fd: self.as_fd(),
             v6: self.local_ip.is_ipv6(),
-            dual_stack: self.nature.has(Nature::DUAL_STACK),
+            dual_stack: self.traits.has(SocketTraits::DUAL_STACK),
         };
         opening.by_family(libc::IP_RECVERR, libc::IPV6_RECVERR, on.into(), true)?;
         self.icmp_errors.store(on, Ordering::Relaxed);
@@ -449,15 +449,15 @@ impl UdpSocket {
     }
 
     pub(crate) fn is_dual_stack(&self) -> bool {
-        self.nature.has(Nature::DUAL_STACK)
+        self.traits.has(SocketTraits::DUAL_STACK)
     }
 
     pub(crate) fn has_ancillary(&self) -> bool {
-        self.nature.has(Nature::ANCILLARY)
+        self.traits.has(SocketTraits::ANCILLARY)
     }
 
     pub(crate) fn reports_icmp(&self) -> bool {
-        self.nature.has(Nature::ICMP_ERRORS) || self.icmp_errors.load(Ordering::Relaxed)
+        self.traits.has(SocketTraits::ICMP_ERRORS) || self.icmp_errors.load(Ordering::Relaxed)
     }
 
     /// Takes the socket's running count of drops and returns how many are new.
@@ -487,25 +487,25 @@ impl UdpSocket {
     }
 }
 
-/// What a socket is for good, in one byte.
+/// Properties of a socket that never change, in one byte.
 #[derive(Clone, Copy, Debug)]
-struct Nature(u8);
+struct SocketTraits(u8);
 
-impl Nature {
+impl SocketTraits {
     /// Serves IPv4 on an IPv6 socket.
     const DUAL_STACK: u8 = 1;
     /// Something beside payload and sender is asked for.
     const ANCILLARY: u8 = 2;
     const ICMP_ERRORS: u8 = 4;
 
-    fn of(options: &UdpOptions, dual_stack: bool) -> Nature {
+    fn of(options: &UdpOptions, dual_stack: bool) -> SocketTraits {
         let ancillary = options.local_address || options.tos || options.ttl || options.overflow;
         let bits = [
-            (dual_stack, Nature::DUAL_STACK),
-            (ancillary, Nature::ANCILLARY),
-            (options.icmp_errors, Nature::ICMP_ERRORS),
+            (dual_stack, SocketTraits::DUAL_STACK),
+            (ancillary, SocketTraits::ANCILLARY),
+            (options.icmp_errors, SocketTraits::ICMP_ERRORS),
         ];
-        Nature(
+        SocketTraits(
             bits.into_iter()
                 .filter(|(on, _)| *on)
                 .map(|(_, bit)| bit)

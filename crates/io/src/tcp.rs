@@ -158,11 +158,11 @@ impl TcpConnection {
     /// What the system calls return: EMFILE, or `AddrNotAvailable` without a loopback interface.
     pub fn pair() -> io::Result<(TcpConnection, TcpConnection)> {
         /// Other programs of this machine may connect first.
-        const TRIES: usize = 16;
+        const MAX_ATTEMPTS: usize = 16;
         let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
         let near = TcpStream::connect(listener.local_addr()?)?;
         let own = near.local_addr()?;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let (far, from) = listener.accept()?;
             if from == own {
                 let near = TcpConnection::from_open(near.into())?;
@@ -302,7 +302,7 @@ impl TcpConnection {
     /// The other side's address.
     ///
     /// # Errors
-    /// What `getpeername` returns: `NotConnected` while it is being made.
+    /// What `getpeername` returns: `NotConnected` until the connection is established.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

@@ -83,8 +83,13 @@ fn links_are_described_as_they_are() {
         netlink.create_link("bridge0", "bridge").unwrap();
         // Not every kernel has VLANs.
         let vlan = netlink.create_vlan("veth-l.5", veth, 5).is_ok();
-        let links = netlink.links().unwrap();
-        let find = |name: &str| links.iter().find(|link| link.name == name).unwrap();
+        let interfaces = netlink.interfaces().unwrap();
+        let find = |name: &str| {
+            interfaces
+                .iter()
+                .find(|interface| interface.name == name)
+                .unwrap()
+        };
         let lo = find("lo");
         assert!(lo.loopback && !lo.ethernet && lo.kind.is_none() && lo.up);
         let left = find("veth-l");
@@ -100,10 +105,10 @@ fn links_are_described_as_they_are() {
         netlink.delete_link(veth).unwrap();
         assert!(
             netlink
-                .links()
+                .interfaces()
                 .unwrap()
                 .iter()
-                .all(|link| link.index != veth)
+                .all(|interface| interface.index != veth)
         );
     });
 }
@@ -153,7 +158,7 @@ fn a_neighbour_is_found_when_used_and_changes_are_reported() {
         let mut changes = NetworkChanges::open().unwrap();
         let veth = interface_index("veth-l").unwrap();
         for there in [ip("192.0.2.2"), ip("2001:db8::2")] {
-            // A fresh link loses what is sent before the kernel has noticed its carrier.
+            // A fresh interface loses what is sent before the kernel has noticed its carrier.
             let found = until("the neighbour answers", || {
                 netlink.use_neighbour(veth, there).unwrap();
                 let mut found = None;
@@ -194,7 +199,7 @@ fn a_neighbour_is_found_when_used_and_changes_are_reported() {
         netlink.create_link("bridge0", "bridge").unwrap();
         netlink.add_default_route(ip("192.0.2.2")).unwrap();
         changes.read(|change| kinds.push(change)).unwrap();
-        assert!(kinds.contains(&NetworkChange::Link) && kinds.contains(&NetworkChange::Route));
+        assert!(kinds.contains(&NetworkChange::Interface) && kinds.contains(&NetworkChange::Route));
     });
 }
 

@@ -14,11 +14,11 @@ use crate::Via;
 use crate::datagrams::Datagrams;
 
 /// Bytes that may wait for the socket: what is to leave beyond that is not sent, and counted.
-const BACKLOG: usize = 256 * 1024;
+const MAX_QUEUED_BYTES: usize = 256 * 1024;
 /// Datagrams that are read from a DTLS connection at once.
-const DATAGRAMS: usize = 32;
+const MAX_DATAGRAMS: usize = 32;
 /// Bytes that are read from a connection at once: more than any datagram has.
-pub(crate) const CHUNK: usize = 64 * 1024;
+pub(crate) const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// What a client has open to its server: shared by the thread that sends and the one that receives.
 #[derive(Clone, Debug)]
@@ -281,7 +281,7 @@ impl Connection {
         chunk: &mut [u8],
         mut on: impl FnMut(&[u8]),
     ) -> stdio::Result<()> {
-        for _ in 0..DATAGRAMS {
+        for _ in 0..MAX_DATAGRAMS {
             let length = match socket.recv(chunk) {
                 Ok(length) => length,
                 Err(error) if error.kind() == stdio::ErrorKind::WouldBlock => return Ok(()),
@@ -369,13 +369,15 @@ impl Writing<'_> {
     pub(crate) fn queue(&mut self, parts: &[&[u8]]) -> bool {
         match &mut self.writer.protocol {
             Protocol::Stream(wire) => {
-                let has_room = wire.backlog() < BACKLOG;
+                let has_room = wire.backlog() < MAX_QUEUED_BYTES;
                 if has_room {
                     wire.queue(parts);
                 }
                 has_room
             }
-            Protocol::Dtls(datagrams) => datagrams.backlog() < BACKLOG && datagrams.queue(parts),
+            Protocol::Dtls(datagrams) => {
+                datagrams.backlog() < MAX_QUEUED_BYTES && datagrams.queue(parts)
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use common::{PASSWORD, RunRequest, TestServer, USER};
 
 const CLIENTS: usize = 200;
 const ROUNDS: u32 = 20;
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Counts what came of the clients' wishes.
 #[derive(Default)]
@@ -75,7 +75,7 @@ fn allocate_all(driver: &mut Driver, counts: &mut Counts, server: SocketAddr) {
         });
         assert_eq!(asked, Some(Ok(())));
     }
-    let done = driver.run_until(LIMIT, counts, |_, counts: &Counts| {
+    let done = driver.run_until(MAX_WAIT, counts, |_, counts: &Counts| {
         counts.relayed.len() == CLIENTS
     });
     assert!(
@@ -92,7 +92,7 @@ fn bind_all(driver: &mut Driver, counts: &mut Counts, wanted: &[(ClientId, Socke
         assert!(matches!(bound, Some(Ok(_))));
     }
     let all = wanted.len();
-    let done = driver.run_until(LIMIT, counts, |_, counts: &Counts| {
+    let done = driver.run_until(MAX_WAIT, counts, |_, counts: &Counts| {
         counts.channels.len() == all
     });
     assert!(
@@ -109,7 +109,7 @@ fn release_all(driver: &mut Driver, counts: &mut Counts) {
         let asked = driver.with(id, |client, now| client.release(now, None));
         assert_eq!(asked, Some(Ok(())));
     }
-    let done = driver.run_until(LIMIT, counts, |_, counts: &Counts| {
+    let done = driver.run_until(MAX_WAIT, counts, |_, counts: &Counts| {
         counts.released == CLIENTS
     });
     assert!(
@@ -155,7 +155,7 @@ fn two_hundred_clients_talk_across_one_server_and_nothing_is_lost_or_mixed_up() 
         // One round at a time: the server is a test's, with one thread and no care for its buffers.
         let all = (number as usize + 1) * 2 * CLIENTS;
         let received = |counts: &Counts| counts.received.values().map(Vec::len).sum::<usize>();
-        let done = driver.run_until(LIMIT, &mut counts, |_, counts| received(counts) == all);
+        let done = driver.run_until(MAX_WAIT, &mut counts, |_, counts| received(counts) == all);
         assert!(done.expect("epoll"), "{} of {all}", received(&counts));
     }
     release_all(&mut driver, &mut counts);
@@ -199,7 +199,7 @@ fn many_clients_share_one_peer() {
             .expect("permitted by the channel");
     }
     drop(sender);
-    let done = driver.run_until(LIMIT, &mut counts, |_, counts: &Counts| {
+    let done = driver.run_until(MAX_WAIT, &mut counts, |_, counts: &Counts| {
         counts.received.len() == CLIENTS
     });
     assert!(
@@ -227,7 +227,7 @@ fn a_client_can_leave_and_come_back() {
     let _ = driver.with(id, |client, now| {
         client.allocate(now, AllocateOptions::default())
     });
-    let done = driver.run_until(LIMIT, &mut counts, |_, counts: &Counts| {
+    let done = driver.run_until(MAX_WAIT, &mut counts, |_, counts: &Counts| {
         counts.relayed.len() == 1
     });
     assert!(done.expect("epoll"));
@@ -236,7 +236,7 @@ fn a_client_can_leave_and_come_back() {
     let again = driver.adopt(parts).expect("epoll");
     assert_ne!(again, id);
     let _ = driver.with(again, |client, now| client.release(now, None));
-    let done = driver.run_until(LIMIT, &mut counts, |_, counts: &Counts| {
+    let done = driver.run_until(MAX_WAIT, &mut counts, |_, counts: &Counts| {
         counts.released == 1
     });
     assert!(done.expect("epoll"));

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 /// This number of descriptors is kept, or this share if there are few.
-const KEPT: u64 = 32;
+const KEPT_DESCRIPTORS: u64 = 32;
 const KEPT_PART: u64 = 16;
 
 /// The numbers that clients' sockets may have.
@@ -26,7 +26,7 @@ impl ForClients {
 
     fn within(limit: u64) -> ForClients {
         ForClients {
-            below: limit - KEPT.min(limit / KEPT_PART),
+            below: limit - KEPT_DESCRIPTORS.min(limit / KEPT_PART),
         }
     }
 
@@ -49,7 +49,10 @@ mod tests {
     fn the_last_descriptors_are_not_for_clients() {
         assert_eq!(ForClients::within(20_000).below, 19_968);
         assert_eq!(ForClients::within(160).below, 150);
-        assert_eq!(ForClients::within(u64::MAX).below, u64::MAX - KEPT);
+        assert_eq!(
+            ForClients::within(u64::MAX).below,
+            u64::MAX - KEPT_DESCRIPTORS
+        );
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(ForClients::new().may_have(&socket));
         // A number beyond a limit that has been raised since is looked at once more.

@@ -17,7 +17,7 @@ const CHANGES: u64 = 0;
 const WAKER: u64 = 1;
 
 /// Time between two looks, at least: each change of the addresses has every worker judge every permission anew.
-const INTERVAL: Duration = Duration::from_millis(100);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The handle of the thread. Dropping it ends the thread.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Watch {
             let _ = self.network.read(|_| {});
             self.look();
             self.poller.remove(&self.network)?;
-            self.poller.wait(&mut events, Some(INTERVAL))?;
+            self.poller.wait(&mut events, Some(MIN_CHECK_INTERVAL))?;
             if is_ending(&events) {
                 return Ok(());
             }

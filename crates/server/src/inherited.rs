@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// server whose address and transport one of them has uses it, instead of binding a socket; each has to be used.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
-    sockets: Vec<Given>,
+    sockets: Vec<InheritedFd>,
 }
 
 #[derive(Debug)]
-struct Given {
+struct InheritedFd {
     fd: OwnedFd,
     number: i32,
     name: String,
@@ -104,7 +104,7 @@ impl InheritedSockets {
         Ok(Self { sockets })
     }
 
-    /// What a running server has handed over ([`Offer::take_others`](crate::handover::Offer::take_others)). Sockets
+    /// What a running server has handed over ([`Offer::take_other_sockets`](crate::handover::Offer::take_other_sockets)). Sockets
     /// that no listener has asked for are closed; the running server keeps them until it ends.
     #[must_use]
     pub fn of_predecessor(sockets: Vec<OwnedFd>) -> Self {
@@ -129,14 +129,15 @@ impl InheritedSockets {
     /// Takes the TCP socket that listens on this address, if there is one: for a listener that is not the server's.
     #[must_use]
     pub fn take_tcp(&mut self, address: SocketAddr) -> Option<std::net::TcpListener> {
-        let is_it = |given: &Given| given.kind == SocketKind::TcpListener && given.local == address;
+        let is_it =
+            |given: &InheritedFd| given.kind == SocketKind::TcpListener && given.local == address;
         let at = self.sockets.iter().position(is_it)?;
         Some(self.sockets.remove(at).fd.into())
     }
 
     /// The sockets of this kind and address, which are used from now on.
-    fn find(&self, kind: SocketKind, address: SocketAddr) -> Vec<&Given> {
-        let is_it = |given: &&Given| given.kind == kind && given.local == address;
+    fn find(&self, kind: SocketKind, address: SocketAddr) -> Vec<&InheritedFd> {
+        let is_it = |given: &&InheritedFd| given.kind == kind && given.local == address;
         let found: Vec<_> = self.sockets.iter().filter(is_it).collect();
         for given in &found {
             given.is_used.store(true, Ordering::Relaxed);
@@ -202,7 +203,7 @@ impl InheritedSockets {
 
     /// Each socket has a listener.
     pub(crate) fn check_used(&self) -> Result<(), InheritedError> {
-        let is_unused = |given: &&Given| !given.is_used.load(Ordering::Relaxed);
+        let is_unused = |given: &&InheritedFd| !given.is_used.load(Ordering::Relaxed);
         let Some(given) = self.sockets.iter().find(is_unused) else {
             return Ok(());
         };
@@ -218,7 +219,7 @@ impl InheritedSockets {
     }
 }
 
-impl Given {
+impl InheritedFd {
     /// A descriptor of its own, of a socket that serves one family.
     fn copy(&self) -> Result<OwnedFd, OpenSocketError> {
         if serves_both_families(self.fd.as_fd()) {
@@ -228,10 +229,10 @@ impl Given {
     }
 }
 
-fn given(socket: Inherited) -> Result<Given, InheritedError> {
+fn given(socket: Inherited) -> Result<InheritedFd, InheritedError> {
     let Inherited { fd, number, name } = socket;
     match describe(fd.as_fd()) {
-        Ok(Some((kind, local))) => Ok(Given {
+        Ok(Some((kind, local))) => Ok(InheritedFd {
             fd,
             number,
             name,

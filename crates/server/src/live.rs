@@ -17,7 +17,7 @@ use crate::quota::{Quotas, SharedCounts, SourcePrefix};
 use crate::random;
 use crate::rates::{GroupRates, RateTable};
 use crate::realms;
-use crate::settings::{Settings, Surroundings};
+use crate::settings::{EngineEnvironment, Settings};
 use crate::sip;
 use crate::worker::WorkerMessage;
 use sip_server::flow::TokenKeys;
@@ -342,7 +342,7 @@ impl LiveSettings {
     fn engine_config(&self) -> Result<Config, SettingsError> {
         let settings = &self.settings;
         let policy = realms::policy(&settings.peers, &settings.realms, &self.own, &self.relays);
-        let surroundings = Surroundings {
+        let environment = EngineEnvironment {
             nonce_keys: self.nonce_keys.clone(),
             ticket_keys: self.ticket_keys.clone(),
             policy: settings.hooks.policy(policy),
@@ -350,7 +350,7 @@ impl LiveSettings {
             relay_v4: self.relays.has(AddressFamily::V4),
             relay_v6: self.relays.has(AddressFamily::V6),
         };
-        let mut config = settings.engine_config(&surroundings)?;
+        let mut config = settings.engine_config(&environment)?;
         config.offload = self.offload;
         config.group_rates = self.has_group_rates();
         // Each worker counts for itself, and the kernel spreads the clients of one source over all of them.

@@ -2,7 +2,7 @@
 //! timing of another thread would disturb.
 
 use crate::alternates::Checks;
-use crate::builder::Made;
+use crate::builder::PreparedServer;
 use crate::certificates::CertificateWatch;
 use crate::error::{ReloadError, StartError};
 use crate::host_watch::HostWatch;
@@ -34,7 +34,7 @@ pub struct Local {
 }
 
 impl Local {
-    pub(crate) fn new(made: Made) -> Result<Local, StartError> {
+    pub(crate) fn new(made: PreparedServer) -> Result<Local, StartError> {
         let worker = made.workers.into_iter().next();
         let worker = worker.ok_or(StartError::Workers(0))?;
         let (boxes, listeners) = (made.boxes, made.observer.listeners());

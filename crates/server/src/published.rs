@@ -14,21 +14,21 @@ use std::time::Duration;
 use turn::Mono;
 
 /// Age up to which published counters of a worker that is awake stay as they are.
-const FRESH: Duration = Duration::from_millis(5);
+const FRESH_AGE: Duration = Duration::from_millis(5);
 
 /// Age of published counters at which a sleeping worker wakes up to publish. Datagrams that come more often cost no
 /// extra wake-up.
-const STALE: Duration = Duration::from_millis(50);
+const MAX_AGE: Duration = Duration::from_millis(50);
 
 /// How long a worker sleeps at most, so that it can be distinguished from one that hangs.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Words that share a pair of cache lines, which the prefetcher fetches together.
-const LINE: usize = 16;
+const LINE_WORDS: usize = 16;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line([AtomicU64; LINE]);
+struct Line([AtomicU64; LINE_WORDS]);
 
 /// How the worker's thread is.
 #[derive(Debug, Default)]
@@ -55,7 +55,9 @@ impl PublishedCounters {
         WorkerStats::default().each(&mut |_| words += 1);
         PublishedCounters {
             pulse: ThreadLiveness::default(),
-            lines: (0..words.div_ceil(LINE)).map(|_| Line::default()).collect(),
+            lines: (0..words.div_ceil(LINE_WORDS))
+                .map(|_| Line::default())
+                .collect(),
         }
     }
 
@@ -77,8 +79,8 @@ impl PublishedCounters {
         stats.each(&mut |value| {
             // There is a word for each: `new` has counted them. By index, as a chain of iterators costs three times as
             // much.
-            if let Some(line) = self.lines.get(at / LINE) {
-                line.0[at % LINE].store(value, Ordering::Relaxed);
+            if let Some(line) = self.lines.get(at / LINE_WORDS) {
+                line.0[at % LINE_WORDS].store(value, Ordering::Relaxed);
             }
             at += 1;
         });
@@ -153,7 +155,7 @@ impl Publisher {
 
     /// Whether the board is to be written now.
     pub(crate) fn is_due(&self, now: Mono) -> bool {
-        self.behind && now.since(self.written) >= FRESH
+        self.behind && now.since(self.written) >= FRESH_AGE
     }
 
     /// Writes the board.
@@ -166,9 +168,9 @@ impl Publisher {
     /// How long the worker may sleep.
     pub(crate) fn poll_timeout(&self, now: Mono) -> Duration {
         if self.behind {
-            STALE.saturating_sub(now.since(self.written))
+            MAX_AGE.saturating_sub(now.since(self.written))
         } else {
-            HEARTBEAT
+            HEARTBEAT_INTERVAL
         }
     }
 }
@@ -198,7 +200,7 @@ mod tests {
     fn a_busy_worker_writes_now_and_then_and_an_idle_one_owes_nothing() {
         let mut publisher = Publisher::new(Arc::new([PublishedCounters::new()]), 0);
         assert!(!publisher.is_due(ms(1000)), "nothing was counted");
-        assert_eq!(publisher.poll_timeout(ms(1000)), HEARTBEAT);
+        assert_eq!(publisher.poll_timeout(ms(1000)), HEARTBEAT_INTERVAL);
         publisher.turn(ms(1000));
         assert!(publisher.is_due(ms(1000)));
         publisher.publish(ms(1000), &WorkerStats::default());
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(publisher.poll_timeout(ms(1002)), Duration::from_millis(48));
         assert!(publisher.is_due(ms(1005)));
         publisher.publish(ms(1005), &WorkerStats::default());
-        assert_eq!(publisher.poll_timeout(ms(1005)), HEARTBEAT);
+        assert_eq!(publisher.poll_timeout(ms(1005)), HEARTBEAT_INTERVAL);
     }
 
     #[test]

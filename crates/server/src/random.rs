@@ -6,19 +6,19 @@
 /// seeded generator whose state could leak.
 #[derive(Debug)]
 pub struct Entropy {
-    bytes: [u8; Entropy::BUFFERED],
+    bytes: [u8; Entropy::BUFFERED_BYTES],
     used: usize,
 }
 
 impl Entropy {
-    const BUFFERED: usize = 1024;
+    const BUFFERED_BYTES: usize = 1024;
 
     /// An empty buffer; the first use fills it.
     #[must_use]
     pub fn new() -> Entropy {
         Entropy {
-            bytes: [0; Entropy::BUFFERED],
-            used: Entropy::BUFFERED,
+            bytes: [0; Entropy::BUFFERED_BYTES],
+            used: Entropy::BUFFERED_BYTES,
         }
     }
 

@@ -20,11 +20,11 @@ use turn::AllocationKey;
 pub use turn::server::{Session, SessionDataConnection, SessionFilter};
 
 /// Table places that a worker examines per query. This lasts about 50 microseconds.
-const PLACES: u32 = 512;
+const PLACES_PER_QUERY: u32 = 512;
 /// The longest time until a worker responds to a query.
-const ANSWER: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two attempts to post to a full mailbox.
-const PAUSE: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Why a query about sessions failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -121,7 +121,7 @@ impl SessionQuery {
         // The thread that sent the query may not wait any more.
         match self {
             SessionQuery::List(from, filter, reply) => {
-                let _ = reply.try_send(engine.sessions(now, from, PLACES, &filter));
+                let _ = reply.try_send(engine.sessions(now, from, PLACES_PER_QUERY, &filter));
             }
             SessionQuery::End(key, reply) => {
                 let _ = reply.try_send(engine.close_session(now, key));
@@ -209,14 +209,14 @@ impl Sessions {
         query: impl FnOnce(SyncSender<T>) -> SessionQuery,
     ) -> Result<T, SessionError> {
         let (reply, answer): (_, Receiver<T>) = sync_channel(1);
-        let deadline = Instant::now() + ANSWER;
+        let deadline = Instant::now() + RESPONSE_TIMEOUT;
         let mut message = WorkerMessage::Sessions(query(reply));
         while let Err(back) = self.boxes[worker].post(message) {
             if Instant::now() >= deadline {
                 return Err(SessionError::Busy(worker));
             }
             message = back;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let outcome = answer.recv_timeout(left);

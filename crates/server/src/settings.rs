@@ -133,7 +133,7 @@ impl Settings {
     /// The engine's configuration that these settings mean.
     pub(crate) fn engine_config(
         &self,
-        surroundings: &Surroundings,
+        environment: &EngineEnvironment,
     ) -> Result<Config, SettingsError> {
         let credentials =
             credentials_of(&self.realm, &self.users, &self.secrets, &self.credentials)?;
@@ -141,17 +141,17 @@ impl Settings {
         self.check_sip()?;
         let mut config = Config::new(
             &self.realm,
-            surroundings.nonce_keys.clone(),
+            environment.nonce_keys.clone(),
             credentials,
-            Arc::clone(&surroundings.policy),
+            Arc::clone(&environment.policy),
         );
         let realms = self.realms.iter().map(RealmSettings::engine_config);
         config.realms = realms.collect::<Result<_, _>>()?;
         config.software.clone_from(&self.software);
         config.access_tokens.clone_from(&self.access_tokens);
-        config.quota = Arc::clone(&surroundings.quota);
-        config.relay_v4 = surroundings.relay_v4;
-        config.relay_v6 = surroundings.relay_v6;
+        config.quota = Arc::clone(&environment.quota);
+        config.relay_v4 = environment.relay_v4;
+        config.relay_v6 = environment.relay_v6;
         config.nonce_lifetime_s = seconds(self.nonce_lifetime);
         config.default_lifetime_s = seconds(self.default_lifetime);
         config.max_lifetime_s = seconds(self.max_lifetime);
@@ -159,7 +159,7 @@ impl Settings {
         config.max_channels = self.max_channels;
         config.tcp_relay = self.tcp_relay;
         config.max_peer_connections = self.max_peer_connections;
-        config.mobility = surroundings.ticket_keys.clone().filter(|_| self.mobility);
+        config.mobility = environment.ticket_keys.clone().filter(|_| self.mobility);
         config.allocation_rate = self.allocation_rate;
         config.max_allocations = self.max_allocations;
         config.strict_expiry = self.strict_expiry;
@@ -278,7 +278,7 @@ pub(crate) fn credentials_of(
 
 /// What an engine's configuration needs beside the settings.
 #[derive(Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct EngineEnvironment {
     pub(crate) nonce_keys: NonceKeys,
     /// `None` if clients cannot move.
     pub(crate) ticket_keys: Option<TicketKeys>,

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 
 /// Places. With this many, ten thousand honest sources share one with a few others.
-const PLACES: usize = 4096;
+const PLACE_COUNT: usize = 4096;
 
 /// Counts per IPv4 address or IPv6 /64. Sources that share a place share a count.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Sources {
 impl Sources {
     pub(crate) fn new() -> Sources {
         Sources {
-            counts: vec![0; PLACES].into(),
+            counts: vec![0; PLACE_COUNT].into(),
             hash: RandomState::new(),
         }
     }
@@ -28,7 +28,7 @@ impl Sources {
             IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
         };
         let hash = self.hash.hash_one((source.is_ipv4(), prefix));
-        &mut self.counts[hash as usize % PLACES]
+        &mut self.counts[hash as usize % PLACE_COUNT]
     }
 
     /// Counts one more, unless there are `most` already.

@@ -14,7 +14,7 @@ use hairpin_server::offload::{InterfaceOffload, Obstacle, Offload, OffloadMethod
 use hairpin_server::stun::Method;
 use hairpin_server::{Running, Server, Settings, StartError};
 use io::NetNs;
-use io::netlink::{Link, Netlink, VethEnd, interface_index};
+use io::netlink::{Netlink, NetworkInterface, VethEnd, interface_index};
 
 /// Runs in a thread of its own, in a namespace where `near` (192.0.2.1) is wired to `far` in another.
 fn wired(test: impl FnOnce() + Send + 'static) {
@@ -69,9 +69,12 @@ fn of(running: &Running) -> InterfaceOffload {
     interfaces.into_iter().next().unwrap()
 }
 
-fn link(name: &str) -> Link {
-    let links = Netlink::open().unwrap().links().unwrap();
-    links.into_iter().find(|link| link.name == name).unwrap()
+fn interface_named(name: &str) -> NetworkInterface {
+    let interfaces = Netlink::open().unwrap().interfaces().unwrap();
+    interfaces
+        .into_iter()
+        .find(|interface| interface.name == name)
+        .unwrap()
 }
 
 /// How many classifiers are at `near`: by TCX, and by clsact where the kernel has none.
@@ -148,11 +151,14 @@ fn a_required_mode_is_in_use_or_the_server_does_not_start() {
     wired(|| {
         let running = start_at("192.0.2.1", OffloadMode::Xdp).unwrap();
         assert_eq!(of(&running).means, OffloadMethod::Xdp);
-        assert!(link("near").xdp.is_some());
+        assert!(interface_named("near").xdp.is_some());
         let twice = start_at("192.0.2.1", OffloadMode::Tc);
         assert!(twice.is_err(), "the port is taken");
         running.shutdown().unwrap();
-        assert!(link("near").xdp.is_none(), "detached with the server");
+        assert!(
+            interface_named("near").xdp.is_none(),
+            "detached with the server"
+        );
 
         let running = start_at("127.0.0.1", OffloadMode::Xdp).unwrap();
         assert_eq!(
@@ -178,11 +184,11 @@ fn a_required_mode_is_in_use_or_the_server_does_not_start() {
 #[test]
 fn nobody_s_program_is_disturbed() {
     wired(|| {
-        let near = link("near");
+        let near = interface_named("near");
         let mut foreign = Relay::load(&settings()).unwrap();
         let _attached = foreign.attach_xdp(near.index, near.mac.unwrap()).unwrap();
         let _classifier = attach_foreign(&mut foreign);
-        let number = link("near").xdp.unwrap();
+        let number = interface_named("near").xdp.unwrap();
         let error = start_at("192.0.2.1", OffloadMode::Xdp).unwrap_err();
         assert!(error.to_string().contains("another XDP program"), "{error}");
         let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
@@ -191,7 +197,7 @@ fn nobody_s_program_is_disturbed() {
         assert_eq!(interface.reason(), Some(&Obstacle::ForeignProgram(number)));
         assert_eq!(classifiers(), 2, "side by side");
         running.shutdown().unwrap();
-        assert_eq!(link("near").xdp, Some(number));
+        assert_eq!(interface_named("near").xdp, Some(number));
         assert_eq!(classifiers(), 1);
     });
 }
@@ -200,7 +206,7 @@ fn nobody_s_program_is_disturbed() {
 #[ignore = "loads 64 programs, which takes ten seconds"]
 fn where_no_more_classifiers_fit_user_space_relays() {
     wired(|| {
-        let near = link("near");
+        let near = interface_named("near");
         let mut attached = Vec::new();
         // The kernel takes 63.
         while let Ok(one) = foreign_one(near.index) {
@@ -314,7 +320,7 @@ fn nothing_is_left_of_a_killed_server() {
     wired(|| {
         for mode in ["xdp", "tc"] {
             let attached = || match mode {
-                "xdp" => link("near").xdp.is_some(),
+                "xdp" => interface_named("near").xdp.is_some(),
                 _ => classifiers() > 0,
             };
             assert!(!attached());

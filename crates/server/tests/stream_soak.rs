@@ -32,11 +32,11 @@ const CLIENTS: u64 = 6;
 const DURATION: Duration = Duration::from_secs(10);
 
 /// The longest time that a server on a busy machine takes for the end of connections whose deadlines are at most
-/// [`LIMIT`].
+/// [`IDLE_TIMEOUT`].
 const END: Duration = Duration::from_secs(30);
 
 /// Deadlines of connections and lifetimes of allocations, so that what vanishes ends within the test.
-const LIMIT: Duration = Duration::from_secs(2);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The figures of [`Lab::held`].
 const HELD: usize = 13;
@@ -59,11 +59,11 @@ impl Lab {
         let (certificates, dtls): (Certificates, _) = common::dtls::configs();
         let (server, tls) = common::stream::configs();
         let mut streams = StreamSettings::default();
-        (streams.message_deadline, streams.idle) = (LIMIT, LIMIT);
+        (streams.message_deadline, streams.idle) = (IDLE_TIMEOUT, IDLE_TIMEOUT);
         // All come from one address, and DTLS clients that vanish count until the idle timeout.
         (streams.connections, streams.connections_per_source) = (200_000, 200_000);
         let mut settings = Settings::default();
-        settings.default_lifetime = LIMIT;
+        settings.default_lifetime = IDLE_TIMEOUT;
         let builder = Server::builder()
             .settings(settings)
             .streams(streams)
@@ -287,7 +287,7 @@ fn behave(lab: &Lab, transport: u64, stop: &AtomicBool) -> Duration {
         let (mut client, relayed) =
             soak_clients::allocated(|| soak_clients::client(lab, transport));
         // A second, which is within the lifetime.
-        let ends = Instant::now() + LIMIT / 2;
+        let ends = Instant::now() + IDLE_TIMEOUT / 2;
         let peer = peer();
         assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);
         while Instant::now() < ends && !stop.load(Ordering::Relaxed) {

@@ -28,7 +28,7 @@ use crate::proxy::{Authenticated, Handled, Policy, Proxy, Stack};
 use crate::registrar::{Access, Authority as _, Examined, Outcome, Registrar, Request, SameUser};
 
 /// Header lines of an answer: a user may have many contacts.
-const LINES: usize = 64 << 10;
+const MAX_LINES_BYTES: usize = 64 << 10;
 
 /// What a 405 and the answer to OPTIONS say.
 const ALLOW: &[u8] = b"Allow: OPTIONS, REGISTER\r\nSupported: path, outbound, gruu\r\n";
@@ -84,7 +84,7 @@ impl<P: Policy + Registrations> RegistrarProxy<P> {
             proxy,
             policy,
             run,
-            lines: vec![0; LINES],
+            lines: vec![0; MAX_LINES_BYTES],
         }
     }
 

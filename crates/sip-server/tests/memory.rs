@@ -10,7 +10,9 @@ use allocation_counter::measure;
 use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::{HashKey, Message, Mono, Now, Spans};
 use sip_server::Aor;
-use sip_server::calls::{AttemptFailure, CallRecord, Counted, DialogId, Dialogs, Leg, Span};
+use sip_server::calls::{
+    AttemptFailure, CallRecord, Counted, DialogId, DialogLifetime, Dialogs, Leg,
+};
 use sip_server::flow::FlowId;
 use sip_server::location::{Found, Limits, Location, MAX_AGENT, MemoryLocation};
 use sip_server::registrar::{
@@ -19,7 +21,7 @@ use sip_server::registrar::{
 
 const USERS: u32 = 20_000;
 /// What the project promises for one binding.
-const MAX: u64 = 512;
+const MAX_BINDING_BYTES: u64 = 512;
 
 struct World {
     registrar: Registrar,
@@ -119,7 +121,7 @@ fn a_binding_costs_at_most_512_bytes() {
         }
     }
     println!("{most} bytes per binding at most, with {step} of them");
-    assert!(most <= MAX, "{most}");
+    assert!(most <= MAX_BINDING_BYTES, "{most}");
     assert_eq!(world.location.len(), step as usize);
 }
 
@@ -168,7 +170,7 @@ fn a_recorded_call_costs_at_most_512_bytes() {
         mono: Mono(1_000_000_000),
         unix_s: 1_794_571_200,
     };
-    let span = Span {
+    let lifetime = DialogLifetime {
         session: Some(Duration::from_secs(1800)),
         most: Duration::from_secs(43_200),
     };
@@ -186,10 +188,10 @@ fn a_recorded_call_costs_at_most_512_bytes() {
                 record: Some(Box::new(record)),
                 ..Counted::default()
             };
-            assert!(dialogs.begin(now.mono, id, span, counted).is_none());
+            assert!(dialogs.begin(now.mono, id, lifetime, counted).is_none());
         }
     });
     let each = counted.bytes_current as u64 / u64::from(USERS);
     println!("{each} bytes per recorded call");
-    assert!(each <= MAX, "{each}");
+    assert!(each <= MAX_BINDING_BYTES, "{each}");
 }

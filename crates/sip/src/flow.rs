@@ -79,7 +79,7 @@ pub struct ListenerKey(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionKey(pub u64);
 
-/// The path a message came by, and by which an answer goes back.
+/// The path of a received message. The response uses the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// How it travels.

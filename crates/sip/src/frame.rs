@@ -18,7 +18,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// The protocol of a datagram. What is SIP after line ends (RFC 3261 §7.5) is SIP.
+    /// The protocol of a datagram. Line ends before a SIP message do not count (RFC 3261 §7.5).
     #[inline]
     #[must_use]
     pub fn of(datagram: &[u8]) -> Packet {

@@ -1,9 +1,9 @@
 //! The limit of unknown names that sources may ask a store for.
 //!
 //! Each query takes one unit from its source. The unit is returned if the user exists or the query fails. So known
-//! users do not count, and a source that guesses names has [`PER_SOURCE`] per second. All sources share [`TOTAL`]:
-//! above it, only sources with no units taken are served. The table has a fixed size; sources with the same table entry
-//! share their units.
+//! users do not count, and a source that guesses names has [`PER_SOURCE`] per second. All sources share
+//! [`TOTAL_PER_S`]: above it, only sources with no units taken are served. The table has a fixed size; sources with the
+//! same table entry share their units.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -15,18 +15,18 @@ pub const PER_SOURCE: u32 = 20;
 /// count until they have a result.
 pub const PER_SOURCE_BURST: u32 = 512;
 /// Unknown names per second of all sources.
-pub const TOTAL: u32 = 1_000;
+pub const TOTAL_PER_S: u32 = 1_000;
 
-const PLACES: usize = 4_096;
+const PLACE_COUNT: usize = 4_096;
 
 /// Units taken, in thousandths, and the time of this value.
 #[derive(Clone, Copy, Debug)]
-struct Spent {
+struct TakenUnits {
     thousandths: u64,
     at: Instant,
 }
 
-impl Spent {
+impl TakenUnits {
     fn at(&mut self, now: Instant, per_second: u32) -> u64 {
         let passed = now.saturating_duration_since(self.at).as_millis();
         let passed = u64::try_from(passed).unwrap_or(u64::MAX);
@@ -42,8 +42,8 @@ impl Spent {
 /// The units of all sources.
 #[derive(Debug)]
 pub struct Budget {
-    places: Box<[Spent]>,
-    all: Spent,
+    places: Box<[TakenUnits]>,
+    all: TakenUnits,
     hash: RandomState,
 }
 
@@ -51,12 +51,12 @@ impl Budget {
     /// Without units taken.
     #[must_use]
     pub fn new(now: Instant) -> Budget {
-        let none = Spent {
+        let none = TakenUnits {
             thousandths: 0,
             at: now,
         };
         Budget {
-            places: vec![none; PLACES].into(),
+            places: vec![none; PLACE_COUNT].into(),
             all: none,
             hash: RandomState::new(),
         }
@@ -68,16 +68,16 @@ impl Budget {
             // The /64, and a bit that no IPv4 address has.
             IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64 | 1 << 63,
         };
-        self.hash.hash_one(prefix) as usize % PLACES
+        self.hash.hash_one(prefix) as usize % PLACE_COUNT
     }
 
     /// Takes one unit; returns `false` if none is left.
     pub fn spend(&mut self, source: IpAddr, now: Instant) -> bool {
-        let all = self.all.at(now, TOTAL);
+        let all = self.all.at(now, TOTAL_PER_S);
         let place = self.place(source);
         let own = &mut self.places[place];
         let spent = own.at(now, PER_SOURCE);
-        let is_exhausted = all + 1_000 > u64::from(TOTAL) * 1_000;
+        let is_exhausted = all + 1_000 > u64::from(TOTAL_PER_S) * 1_000;
         if spent + 1_000 > u64::from(PER_SOURCE_BURST) * 1_000 || is_exhausted && spent > 0 {
             return false;
         }
@@ -124,7 +124,7 @@ mod tests {
         let spent = (0..4_000)
             .filter(|n| budget.spend(source(n % 4), now))
             .count();
-        assert_eq!(spent, TOTAL as usize);
+        assert_eq!(spent, TOTAL_PER_S as usize);
         // All but those few whose place another source has.
         let served = (100..200).filter(|n| budget.spend(source(*n), now)).count();
         assert!(served >= 95, "{served}");

@@ -30,7 +30,7 @@ pub enum Cached {
 }
 
 /// Parts with a lock of their own, so that workers rarely wait for each other.
-const PARTS: usize = 16;
+const SHARDS: usize = 16;
 
 /// The results of look-ups.
 #[derive(Debug)]
@@ -118,12 +118,12 @@ impl Cache {
     #[must_use]
     pub fn new(known: usize, unknown: usize) -> Cache {
         Cache {
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            parts: (0..SHARDS).map(|_| Mutex::default()).collect(),
             first: RandomState::new(),
             second: RandomState::new(),
             generation: AtomicU64::new(0),
-            known_per_part: known.div_ceil(PARTS).max(1),
-            unknown_per_part: unknown.div_ceil(PARTS).max(1),
+            known_per_part: known.div_ceil(SHARDS).max(1),
+            unknown_per_part: unknown.div_ceil(SHARDS).max(1),
         }
     }
 
@@ -136,7 +136,7 @@ impl Cache {
     }
 
     fn part(&self, id: Id) -> MutexGuard<'_, Shard> {
-        let part = &self.parts[(id.0 >> 124) as usize % PARTS];
+        let part = &self.parts[(id.0 >> 124) as usize % SHARDS];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,7 +9,7 @@ use crate::error::StoreError;
 use crate::store::{Directory, RealmOption, Shared};
 
 /// Rows that an error message names. A realm can have thousands of origins.
-const NAMED: usize = 20;
+const MAX_NAMED_ROWS: usize = 20;
 
 /// A row that a removal deletes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +60,11 @@ impl fmt::Display for PartialRemoval {
 }
 
 fn write_list(f: &mut fmt::Formatter<'_>, before: &str, rows: &[RealmRow]) -> fmt::Result {
-    for (number, row) in rows.iter().take(NAMED).enumerate() {
+    for (number, row) in rows.iter().take(MAX_NAMED_ROWS).enumerate() {
         let separator = if number == 0 { before } else { ", " };
         write!(f, "{separator}{row}")?;
     }
-    match rows.len().saturating_sub(NAMED) {
+    match rows.len().saturating_sub(MAX_NAMED_ROWS) {
         0 => Ok(()),
         more => write!(f, ", and {more} more"),
     }

@@ -22,13 +22,13 @@ use crate::source::Source;
 use crate::store::{SipTables, Store};
 
 /// Look-ups that may wait for the control thread. This also bounds the requests that workers keep.
-const ASKS: usize = 8_192;
+const MAX_LOOKUPS: usize = 8_192;
 /// Unknown names in the cache: 40 bytes each.
-const UNKNOWN: usize = 16_384;
+const MAX_UNKNOWN_NAMES: usize = 16_384;
 
 /// Time from the drop of the last list with a store until the store is closed. No look-up waits longer, so each gets
 /// its result.
-const LINGER: Duration = Duration::from_secs(5);
+const CLOSE_DELAY: Duration = Duration::from_secs(5);
 /// The poll interval of [`StoreList::wait`] and [`StoreList::respond`].
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -268,9 +268,9 @@ fn earlier_sip(known: &[Weak<Open>], settings: &StoreSettings) -> Arc<SipTables>
 }
 
 fn run(settings: StoreSettings, store: Arc<dyn Store>, notify: &Notify) -> Open {
-    let (sender, asks) = mpsc::channel(ASKS);
+    let (sender, asks) = mpsc::channel(MAX_LOOKUPS);
     let kind = Kind::of(&settings.options.url).unwrap_or(Kind::File);
-    let cache = Cache::new(settings.cache, UNKNOWN);
+    let cache = Cache::new(settings.cache, MAX_UNKNOWN_NAMES);
     let algorithms = settings.algorithms.clone();
     let source = Arc::new(Source::new(kind, algorithms, cache, sender));
     let times = Times {
@@ -282,7 +282,7 @@ fn run(settings: StoreSettings, store: Arc<dyn Store>, notify: &Notify) -> Open 
     let (closing, closed) = oneshot::channel();
     let end = async move {
         let _ = closed.await;
-        tokio::time::sleep(LINGER).await;
+        tokio::time::sleep(CLOSE_DELAY).await;
     };
     tokio::spawn(queries.run(asks, end));
     Open {
@@ -364,7 +364,7 @@ mod tests {
         // Look-ups that have begun get their result; later ones none.
         assert_eq!(look_up(&of_one), Lookup::Unknown);
         let source = Arc::downgrade(&of_one);
-        let limit = Instant::now() + LINGER * 4;
+        let limit = Instant::now() + CLOSE_DELAY * 4;
         while of_one.status().failed == 0 {
             assert!(Instant::now() < limit, "it is not closed");
             // The cache has `ann`, so another name is looked up.

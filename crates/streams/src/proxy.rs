@@ -11,10 +11,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Length of the fixed part in bytes.
-const FIXED: usize = 16;
+const FIXED_BYTES: usize = 16;
 
 /// The longest accepted header in bytes: addresses and nearly a kilobyte of extensions. The protocol allows 64 KiB.
-const MAX: usize = 1_024;
+const MAX_HEADER_BYTES: usize = 1_024;
 
 /// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,20 +54,20 @@ pub enum Carried {
 /// Parses the header at the start of `bytes`, which come from a connection or a datagram.
 #[must_use]
 pub fn parse(bytes: &[u8], carried: Carried) -> Proxy {
-    let Some(fixed) = bytes.first_chunk::<FIXED>() else {
+    let Some(fixed) = bytes.first_chunk::<FIXED_BYTES>() else {
         let shared = bytes.len().min(SIGNATURE.len());
         return if bytes[..shared] == SIGNATURE[..shared] {
-            Proxy::Need(FIXED)
+            Proxy::Need(FIXED_BYTES)
         } else {
             Proxy::Invalid
         };
     };
     let [version, family, l0, l1] = [fixed[12], fixed[13], fixed[14], fixed[15]];
-    let len = FIXED + usize::from(u16::from_be_bytes([l0, l1]));
-    if !fixed.starts_with(SIGNATURE) || version >> 4 != 2 || len > MAX {
+    let len = FIXED_BYTES + usize::from(u16::from_be_bytes([l0, l1]));
+    if !fixed.starts_with(SIGNATURE) || version >> 4 != 2 || len > MAX_HEADER_BYTES {
         return Proxy::Invalid;
     }
-    let Some(body) = bytes.get(FIXED..len) else {
+    let Some(body) = bytes.get(FIXED_BYTES..len) else {
         return Proxy::Need(len);
     };
     let addresses = match version & 15 {
@@ -141,7 +141,11 @@ mod tests {
         };
         assert_eq!(parse(&[&v4[..], b"rest"].concat(), Carried::Stream), found);
         for end in 0..v4.len() {
-            let need = if end < FIXED { FIXED } else { v4.len() };
+            let need = if end < FIXED_BYTES {
+                FIXED_BYTES
+            } else {
+                v4.len()
+            };
             assert_eq!(
                 parse(&v4[..end], Carried::Stream),
                 Proxy::Need(need),

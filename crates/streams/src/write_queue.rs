@@ -15,7 +15,7 @@ use timers::Mono;
 pub const CHUNK: usize = 16 << 10;
 
 /// Chunks that a [`ChunkPool`] keeps. 64 chunks serve 64 connections per wake-up without a memory allocation.
-const SPARE: usize = 64;
+const MAX_SPARE_CHUNKS: usize = 64;
 
 /// A [`ChunkPool`] does not keep a chunk with more capacity than this.
 const MAX_SPARE: usize = 2 * CHUNK;
@@ -69,13 +69,14 @@ impl ChunkPool {
     }
 
     fn put_queue(&mut self, queue: VecDeque<Chunk>) {
-        if self.queues.len() < SPARE && (1..=MAX_SPARE_QUEUE).contains(&queue.capacity()) {
+        if self.queues.len() < MAX_SPARE_CHUNKS && (1..=MAX_SPARE_QUEUE).contains(&queue.capacity())
+        {
             self.queues.push(queue);
         }
     }
 
     fn put(&mut self, mut chunk: Chunk) {
-        if self.chunks.len() < SPARE && chunk.bytes.capacity() <= MAX_SPARE {
+        if self.chunks.len() < MAX_SPARE_CHUNKS && chunk.bytes.capacity() <= MAX_SPARE {
             chunk.bytes.clear();
             chunk.messages.clear();
             chunk.data = 0;

@@ -67,8 +67,8 @@ impl<'b> Builder<'b> {
         transaction_id: &TransactionId,
     ) -> Result<Self, BuildError> {
         // The length field counts whole words only, so 65,532 is the most it can say.
-        const MAX: usize = HEADER_LEN + 65_532;
-        let usable = buffer.len().min(MAX);
+        const MAX_MESSAGE_BYTES: usize = HEADER_LEN + 65_532;
+        let usable = buffer.len().min(MAX_MESSAGE_BYTES);
         let buffer = buffer.get_mut(..usable).ok_or(BuildError::BufferFull)?;
         let start = buffer
             .first_chunk_mut::<HEADER_LEN>()

@@ -10,7 +10,7 @@ use stun::{
 };
 
 /// The most attributes a message can hold: 65,532 bytes of four each.
-const MAX: usize = 16_383;
+const MAX_ATTRIBUTES: usize = 16_383;
 
 /// A message of `count` attributes whose types and lengths `attribute` gives.
 fn message(count: usize, attribute: impl Fn(usize) -> (u16, usize)) -> Vec<u8> {
@@ -103,7 +103,7 @@ fn adversaries() -> Vec<(&'static str, Adversary)> {
 fn each_attribute_is_asked_about_once() {
     let keys = [HmacKey::sha1(b"k"), HmacKey::sha256(b"k")];
     for (name, adversary) in adversaries() {
-        for count in [100, 1000, MAX] {
+        for count in [100, 1000, MAX_ATTRIBUTES] {
             assert!(everything(&adversary(count), &keys) <= count, "{name}");
         }
     }
@@ -142,7 +142,7 @@ fn calmest(mut times: impl FnMut() -> (Duration, Duration)) -> (Duration, Durati
 fn sixteen_times_the_message_takes_no_more_than_sixteen_times_the_time() {
     let keys = [HmacKey::sha1(b"k"), HmacKey::sha256(b"k")];
     for (name, adversary) in adversaries() {
-        let (small, large) = (adversary(MAX / 16), adversary(MAX));
+        let (small, large) = (adversary(MAX_ATTRIBUTES / 16), adversary(MAX_ATTRIBUTES));
         let time = |bytes: &[u8]| {
             best_time(|| {
                 black_box(everything(bytes, &keys));

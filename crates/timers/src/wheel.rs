@@ -13,15 +13,15 @@ const SLOTS: usize = 1 << SLOT_BITS;
 /// Timers whose time had come when they were set.
 const OVERDUE: usize = LEVELS * SLOTS;
 /// End of a list.
-const NONE: u32 = u32::MAX;
+const END_OF_LIST: u32 = u32::MAX;
 /// The owner has no timer.
-const UNSET: u32 = u32::MAX;
+const NO_TIMER: u32 = u32::MAX;
 /// Farther deadlines wait in the last slot of the coarsest wheel and are looked at again when it comes.
 const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 /// Memory for this many timers is not released. To release memory, the remaining timers must be fewer by this factor,
 /// and few enough to move quickly.
-const KEPT: usize = 1024;
-const FEW: usize = 8;
+const MIN_KEPT_TIMERS: usize = 1024;
+const SHRINK_FACTOR: usize = 8;
 const MAX_MOVED: usize = 8192;
 
 /// The timers of all owners. Its resolution is `TICK_NS` nanoseconds, at least 1: a timer fires up to one tick late,
@@ -52,7 +52,7 @@ struct Node {
     deadline: u64,
     previous: u32,
     next: u32,
-    /// Where it lies, or [`UNSET`].
+    /// Where it lies, or [`NO_TIMER`].
     slot: u32,
 }
 
@@ -71,7 +71,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         Wheel {
             now: 0,
             occupied: [0; LEVELS],
-            heads: [NONE; OVERDUE + 1],
+            heads: [END_OF_LIST; OVERDUE + 1],
             nodes: Vec::new(),
             len: 0,
         }
@@ -88,15 +88,15 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         if index >= self.nodes.len() {
             let unset = Node {
                 deadline: 0,
-                previous: NONE,
-                next: NONE,
-                slot: UNSET,
+                previous: END_OF_LIST,
+                next: END_OF_LIST,
+                slot: NO_TIMER,
             };
             self.nodes.resize(index + 1, unset);
         }
         let deadline = at.0.div_ceil(TICK_NS);
         let node = &mut self.nodes[index];
-        if node.slot == UNSET {
+        if node.slot == NO_TIMER {
             self.len += 1;
         } else if node.deadline == deadline {
             return;
@@ -112,10 +112,10 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         if self
             .nodes
             .get(owner as usize)
-            .is_some_and(|node| node.slot != UNSET)
+            .is_some_and(|node| node.slot != NO_TIMER)
         {
             self.unlink(owner);
-            self.nodes[owner as usize].slot = UNSET;
+            self.nodes[owner as usize].slot = NO_TIMER;
             self.len -= 1;
         }
     }
@@ -124,15 +124,15 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
     /// bytes.
     pub fn release_memory(&mut self, owners: usize) -> usize {
         let before = self.nodes.capacity();
-        let keeps = owners.max(KEPT);
-        if before < FEW * keeps || owners > MAX_MOVED {
+        let keeps = owners.max(MIN_KEPT_TIMERS);
+        if before < SHRINK_FACTOR * keeps || owners > MAX_MOVED {
             return 0;
         }
         debug_assert!(
             self.nodes
                 .iter()
                 .skip(owners)
-                .all(|node| node.slot == UNSET)
+                .all(|node| node.slot == NO_TIMER)
         );
         self.nodes.truncate(owners);
         self.nodes.shrink_to(2 * keeps);
@@ -144,7 +144,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         let end = now.0 / TICK_NS;
         loop {
             let owner = self.heads[OVERDUE];
-            if owner != NONE {
+            if owner != END_OF_LIST {
                 self.remove(owner);
                 return Some(owner);
             }
@@ -161,7 +161,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
     /// When to call [`Wheel::pop_due`] next. It may come before the earliest deadline, by the width of its slot.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Mono> {
-        if self.heads[OVERDUE] != NONE {
+        if self.heads[OVERDUE] != END_OF_LIST {
             return Some(Mono(self.now * TICK_NS));
         }
         self.next_slot()
@@ -203,7 +203,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         let slot = level * SLOTS + slot;
         let mut owner = self.heads[slot];
         self.clear_slot(slot);
-        while owner != NONE {
+        while owner != END_OF_LIST {
             let next = self.nodes[owner as usize].next;
             self.link(owner);
             owner = next;
@@ -211,7 +211,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
     }
 
     fn clear_slot(&mut self, slot: usize) {
-        self.heads[slot] = NONE;
+        self.heads[slot] = END_OF_LIST;
         if slot < OVERDUE {
             self.occupied[slot / SLOTS] &= !(1 << (slot % SLOTS));
         }
@@ -225,7 +225,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         let next = std::mem::replace(&mut self.heads[slot], owner);
         let node = &mut self.nodes[owner as usize];
         node.slot = slot as u32;
-        node.previous = NONE;
+        node.previous = END_OF_LIST;
         node.next = next;
         if let Some(next) = self.nodes.get_mut(next as usize) {
             next.previous = owner;
@@ -256,7 +256,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         }
         match self.nodes.get_mut(previous as usize) {
             Some(previous) => previous.next = next,
-            None if next == NONE => self.clear_slot(slot as usize),
+            None if next == END_OF_LIST => self.clear_slot(slot as usize),
             None => self.heads[slot as usize] = next,
         }
     }

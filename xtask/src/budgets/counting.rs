@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::process::{Ended, Process, command};
 
 /// It takes seconds on an idle machine, and minutes at idle priority beside other stages. Longer than this it hangs.
-const LIMIT: Duration = Duration::from_secs(900);
+const RUN_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Functions named when a budget is exceeded.
 const HOT_SPOTS: usize = 8;
@@ -128,13 +128,13 @@ pub(super) fn system_calls(driver: &Path, logs: &Path) -> Result<Vec<Cost>> {
 /// Runs the driver under a tool and returns its scenarios with their numbers of operations.
 fn scenarios(tool: std::process::Command, name: &str, logs: &Path) -> Result<Vec<(String, f64)>> {
     let mut process = Process::start(name, tool, logs.join(format!("{name}.log")))?;
-    match process.wait(LIMIT)? {
+    match process.wait(RUN_TIMEOUT)? {
         Ended::Exited(status) if status.success() => {}
         Ended::Exited(status) => {
             bail!("{name} ended with {status}; its output: {}", process.tail())
         }
         Ended::Killed => bail!(
-            "{name} was still running after {LIMIT:?}: {}",
+            "{name} was still running after {RUN_TIMEOUT:?}: {}",
             process.tail()
         ),
     }

@@ -17,7 +17,7 @@ const SCHEMA: &str = "/usr/share/coturn/schema.sql";
 /// The name of the database, its user and the user's password.
 const NAME: &str = "turn";
 /// A database on a busy machine.
-const LIMIT: Duration = Duration::from_secs(40);
+const START_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A kind of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -251,7 +251,7 @@ pub(super) fn finish(command: &mut Command) -> Result<String> {
 
 /// Runs a command again and again until it succeeds.
 fn until_it_answers(database: &mut Database, command: impl Fn() -> Command) -> Result<()> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         let Err(error) = finish(&mut command()) else {
             return Ok(());

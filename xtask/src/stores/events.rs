@@ -19,7 +19,7 @@ const PASSWORD: &str = "wonderland";
 /// The password of the NATS server.
 const NATS: &str = "nats-secret";
 /// A batch that has failed is sent again after 30 s at most.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// What the server prints when it is ready, and what a client sees of an event in a subject.
 const READY: &str = "Stop with Ctrl-C";
 
@@ -93,7 +93,7 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
         "--workers=2",
     ]);
     let mut server = Process::start("hairpin", command, logs.join("events-server.log"))?;
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + MAX_WAIT;
     while !server.output().contains(READY) {
         server.assert_running()?;
         ensure!(
@@ -115,7 +115,7 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
 
 /// Subscribes to all events. A thread reads them.
 fn subscribe(port: u16, nats: &mut Process) -> Result<Subjects> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + MAX_WAIT;
     let mut stream = loop {
         match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
             Ok(stream) => break stream,
@@ -193,7 +193,7 @@ impl Bench<'_> {
     }
 
     fn wait_for(&self, kind: &str, least: usize) -> Result<(usize, usize)> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + MAX_WAIT;
         loop {
             let counts = self.counts(kind)?;
             if counts.0 >= least && counts.1 >= least {

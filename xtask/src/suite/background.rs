@@ -19,7 +19,7 @@ use crate::scratch;
 use crate::tally::Tally;
 
 /// Longest run of one stage: it gets little processor time while the foreground is busy, but must not hang.
-const LIMIT: Duration = Duration::from_secs(45 * 60);
+const STAGE_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 /// How often a running stage is checked for its end and for a request to stop.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -164,7 +164,7 @@ fn run_one(
     command.args(["stage", &name]).current_dir(root);
     let log = scratch(root, "stages")?.join(format!("{name}.log"));
     let mut process = Process::start(&name, command, log)?;
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + STAGE_TIMEOUT;
     loop {
         if let Some(ended) = process.poll(POLL)? {
             return Ok(split_tally(&process.output(), ended));

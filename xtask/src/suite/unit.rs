@@ -30,7 +30,7 @@ const SUITE: &str = "suite";
 const LANES: usize = 2;
 
 /// Longest run of one process: one that hangs must fail, not hang CI.
-const LIMIT: Duration = Duration::from_secs(600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Binaries and modules that measure time, processor time or memory, or that compare rates.
 const ALONE: [&str; 16] = [
@@ -272,7 +272,7 @@ fn run_one(binary: &Binary, logs: &Path, skipped: &Path) -> Result<Results> {
         .env(SKIPPED, skipped);
     let started = Instant::now();
     let mut process = Process::start(&binary.name, command, logs.join(log))?;
-    let ended = process.wait(LIMIT);
+    let ended = process.wait(TEST_TIMEOUT);
     let output = process.output();
     let mut tally = cargo::test_results(&output);
     if !binary.tests.is_empty() {
@@ -290,7 +290,7 @@ fn run_one(binary: &Binary, logs: &Path, skipped: &Path) -> Result<Results> {
     let failed = match ended {
         Ok(Ended::Exited(status)) if status.success() => None,
         Ok(Ended::Exited(status)) => Some(status.to_string()),
-        Ok(Ended::Killed) => Some(format!("killed after {} s", LIMIT.as_secs())),
+        Ok(Ended::Killed) => Some(format!("killed after {} s", TEST_TIMEOUT.as_secs())),
         Err(error) => Some(format!("{error:#}")),
     };
     if let Some(reason) = failed

@@ -31,7 +31,7 @@ pub const BUCKET_GROUPS: usize = 4;
 const _: () = assert!(size_of::<Bucket>() == 48);
 
 /// How often a lost race for a bucket is run again before the datagram passes uncharged.
-const TRIES: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 
 impl Bucket {
     /// Nanoseconds that a byte may take at a rate, in units of 1/1024: the `scale` of a bucket. No limit is 0. The
@@ -99,7 +99,7 @@ impl Bucket {
         }
         let limit = now_ns + u64::from(self.burst_us.load(Relaxed)) * 1000;
         let mut tat = self.tat_ns.load(Relaxed);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             if tat > limit {
                 return false;
             }

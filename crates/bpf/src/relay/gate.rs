@@ -61,11 +61,11 @@ impl Relay {
     /// When the kernel refuses the program.
     pub fn has_tcx(&mut self) -> Result<bool, BpfError> {
         /// No interface has this index: a kernel with TCX says so, one without does not get so far.
-        const NOWHERE: u32 = 0;
+        const NO_INTERFACE: u32 = 0;
         self.load_tc()?;
         let program = self.object.program::<SchedClassifier>("relay_tc")?;
         let program = program.fd()?.as_fd();
-        let attached = sys::link(program, NOWHERE, AttachType::TcxIngress, 0);
+        let attached = sys::link(program, NO_INTERFACE, AttachType::TcxIngress, 0);
         Ok(attached.is_err_and(|error| error.raw_os_error() != Some(libc::EINVAL)))
     }
 

@@ -9,11 +9,11 @@ use super::{FlowEntry, FlowKey};
 /// Bytes of a next hop.
 pub(super) const NEXT_HOP: usize = 32;
 /// Bytes of the settings that can change while the programs run.
-pub(super) const SETTINGS: usize = 16;
+pub(super) const SETTINGS_BYTES: usize = 16;
 /// Bytes of an interface's slot.
-pub(super) const INTERFACE: usize = 24;
+pub(super) const INTERFACE_BYTES: usize = 24;
 /// Bytes of the key of a listener's address.
-pub(super) const LISTENER: usize = 20;
+pub(super) const LISTENER_BYTES: usize = 20;
 
 /// Flags above the flow label: `enum flow_flag`.
 const OUT_V6: u32 = 1 << 24;
@@ -108,7 +108,7 @@ fn ip_words(ip: IpAddr) -> [u32; 4] {
 /// A flow as the programs see it: the words of `struct flow` without its counters, and of the addresses in
 /// `struct flow_tail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Image {
+pub(super) struct FlowWords {
     pub(super) words: [u32; word::COUNT],
     pub(super) tail: [u32; 12],
 }
@@ -119,7 +119,7 @@ pub(super) fn image(
     key: &Key,
     entry: &FlowEntry,
     labels: &impl BuildHasher,
-) -> Option<Image> {
+) -> Option<FlowWords> {
     if entry.source.is_ipv4() != entry.destination.is_ipv4() {
         return None;
     }
@@ -151,7 +151,7 @@ pub(super) fn image(
     {
         to.copy_from_slice(&ip[1..]);
     }
-    Some(Image { words, tail })
+    Some(FlowWords { words, tail })
 }
 
 /// The flow label (20 bits) and the flags above it. RFC 8656 §13.1 prefers a label made from the 5-tuple, for which RFC
@@ -220,8 +220,8 @@ impl Sum {
 }
 
 /// `struct listener`: the address of a listener.
-pub(super) fn listener(address: SocketAddr) -> [u8; LISTENER] {
-    let mut bytes = [0; LISTENER];
+pub(super) fn listener(address: SocketAddr) -> [u8; LISTENER_BYTES] {
+    let mut bytes = [0; LISTENER_BYTES];
     put_ip(&mut bytes[0..16], address.ip());
     bytes[16..18].copy_from_slice(&address.port().to_be_bytes());
     bytes[18] = address.is_ipv6().into();

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::layout::{self, Image, Key, word};
+use super::layout::{self, FlowWords, Key, word};
 use crate::BpfError;
 use crate::sys::Mapping;
 
@@ -83,7 +83,7 @@ pub(super) const PLACES_PER_CHANNEL: u32 = 4;
 
 /// Places that a search looks at, at most, as in the programs (`FLOW_PROBES`). A flow that finds no free place among
 /// them is relayed in user space.
-const PROBES: u32 = 16;
+const MAX_PROBES: u32 = 16;
 
 /// `struct flow`.
 #[repr(C)]
@@ -238,7 +238,7 @@ impl Shared {
     fn search(&self, key: &Key) -> Search {
         let start = key.place(self.seed);
         let mut free = None;
-        for at in (0..PROBES).map(|probe| start.wrapping_add(probe) & self.mask) {
+        for at in (0..MAX_PROBES).map(|probe| start.wrapping_add(probe) & self.mask) {
             let flags = self.flags(at);
             if flags == 0 {
                 return Search::Free(free.unwrap_or(at));
@@ -271,7 +271,7 @@ impl Shared {
     }
 
     /// Enters a new flow.
-    fn fill(&self, at: u32, image: &Image, settles: bool) {
+    fn fill(&self, at: u32, image: &FlowWords, settles: bool) {
         let flow = self.flow(at);
         let version = begin(flow);
         flow.bytes.store(0, Ordering::Relaxed);
@@ -284,7 +284,7 @@ impl Shared {
     }
 
     /// Changes what is known of a flow, and nothing else.
-    fn replace(&self, at: u32, image: &Image) {
+    fn replace(&self, at: u32, image: &FlowWords) {
         let flow = self.flow(at);
         let settled = self.flags(at) & layout::SETTLED;
         let single = [word::DEADLINE, word::BUCKET, word::CHANNEL_IN_AND_HOP];
@@ -310,7 +310,7 @@ impl Shared {
         end(flow, version);
     }
 
-    fn write(&self, at: u32, image: &Image, settled: u32) {
+    fn write(&self, at: u32, image: &FlowWords, settled: u32) {
         let flow = self.flow(at);
         for (word, new) in self.tail(at).addresses.iter().zip(image.tail) {
             word.store(new, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use super::{Flows, octets};
 use crate::{BpfError, sys};
 
 /// The least number of slots: a second process with more workers or listeners needs room.
-pub const SLOTS: u32 = 4096;
+pub const MIN_SLOTS: u32 = 4096;
 
 /// One of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Local {
 
 /// Handles to a steering program and its maps. Another process may have loaded them.
 pub struct Tables {
-    fds: [OwnedFd; Tables::FDS],
+    fds: [OwnedFd; Tables::FD_COUNT],
     sockets: ReusePortSockArray<MapData>,
     listeners: HashMap<MapData, Local, Listener>,
     active: Array<MapData, u32>,
@@ -114,14 +114,14 @@ pub struct Tables {
 
 impl Tables {
     /// How many descriptors there are.
-    pub const FDS: usize = 5;
+    pub const FD_COUNT: usize = 5;
 
     /// The maps behind these descriptors, in the order of [`fds`](Self::fds).
     ///
     /// # Errors
     /// If one is not the map that it should be, or if the kernel does not let this process use it. Before Linux 5.19,
     /// the use of maps requires CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
-    pub fn from_fds(fds: [OwnedFd; Tables::FDS]) -> Result<Tables, BpfError> {
+    pub fn from_fds(fds: [OwnedFd; Tables::FD_COUNT]) -> Result<Tables, BpfError> {
         let map = |fd: &OwnedFd| -> Result<Map, BpfError> {
             let copy = fd.try_clone().map_err(BpfError::Descriptor)?;
             Ok(Map::from_map_data(MapData::from_fd(copy)?)?)
@@ -139,7 +139,7 @@ impl Tables {
 
     /// The descriptors of the maps, sockets, flows, listeners, the active process, and of the program.
     #[must_use]
-    pub fn fds(&self) -> [BorrowedFd<'_>; Tables::FDS] {
+    pub fn fds(&self) -> [BorrowedFd<'_>; Tables::FD_COUNT] {
         self.fds.each_ref().map(AsFd::as_fd)
     }
 

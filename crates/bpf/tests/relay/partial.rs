@@ -25,7 +25,7 @@ use crate::rig::{Path, Rig, skipped};
 
 const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 1];
 const FAR_MAC: [u8; 6] = LEAVING[0];
-const WAIT: Duration = Duration::from_secs(10);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Both ends of the wire. The near end is in the calling thread's namespace, with the program attached.
 struct Wire {
@@ -121,7 +121,7 @@ fn packet_socket(interface: u32, protocol: u16, header: bool) -> io::Result<Owne
         )
     })?;
     let wait = libc::timeval {
-        tv_sec: WAIT.as_secs() as i64,
+        tv_sec: RECEIVE_TIMEOUT.as_secs() as i64,
         tv_usec: 0,
     };
     // SAFETY: as above.
@@ -155,7 +155,9 @@ fn open_far_end() -> FarEnd {
                 SocketAddr::V6(v6) => ip(&format!("addr add {}/64 dev c0 nodad", v6.ip())),
             }
             let socket = UdpSocket::bind(address).expect("bound");
-            socket.set_read_timeout(Some(WAIT)).expect("a timeout");
+            socket
+                .set_read_timeout(Some(RECEIVE_TIMEOUT))
+                .expect("a timeout");
             sockets.push(socket);
         }
     }
@@ -324,7 +326,9 @@ fn several_datagrams_in_one_packet_go_to_user_space_in_one_piece_each() {
         };
         wire.rig.enter(&case);
         let local = UdpSocket::bind(case.addresses().listener).expect("bound");
-        local.set_read_timeout(Some(WAIT)).expect("a timeout");
+        local
+            .set_read_timeout(Some(RECEIVE_TIMEOUT))
+            .expect("a timeout");
         let one = case.arriving();
         let several = Packet {
             payload: one.payload.repeat(3),

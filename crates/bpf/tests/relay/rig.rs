@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hairpin_bpf::relay::{
-    BindingLimit, Bucket, Buckets, FlowEntry, FlowKey, NextHop, NextHops, PathTotals, Relay,
-    Settings, Table, Trial,
+    BindingLimit, Bucket, Buckets, FlowEntry, FlowKey, NextHop, NextHops, PathTotals, ProgramRun,
+    Relay, Settings, Table,
 };
 
 use crate::cases::reference::{ARRIVING, LEAVING};
@@ -173,7 +173,7 @@ impl Rig {
         self.settles = true;
     }
 
-    pub(crate) fn run(&mut self, path: Path, frame: &[u8], segments: Option<u32>) -> Trial {
+    pub(crate) fn run(&mut self, path: Path, frame: &[u8], segments: Option<u32>) -> ProgramRun {
         match path {
             Path::Xdp => self.relay.try_xdp(frame, 1),
             Path::Tc => self.relay.try_tc(frame, segments, 1),

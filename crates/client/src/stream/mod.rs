@@ -27,7 +27,7 @@ pub use wire::Wire;
 pub(crate) use {config::ALPN, error::certificate};
 
 /// The memory that an empty buffer keeps, in bytes: a few full-size messages.
-const KEEP: usize = 16 * 1024;
+const KEPT_BYTES: usize = 16 * 1024;
 
 /// A connection to a server: a [`Wire`] and its received messages.
 #[derive(Debug)]
@@ -113,8 +113,8 @@ impl Stream {
 
 fn empty(buffer: &mut Vec<u8>) {
     buffer.clear();
-    if buffer.capacity() > KEEP {
-        buffer.shrink_to(KEEP);
+    if buffer.capacity() > KEPT_BYTES {
+        buffer.shrink_to(KEPT_BYTES);
     }
 }
 

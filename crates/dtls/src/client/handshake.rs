@@ -137,7 +137,7 @@ impl Handshake {
     }
 
     pub(super) fn due(&self) -> Mono {
-        self.deadline.min(self.retransmission.due())
+        self.deadline.min(self.retransmission.next_at())
     }
 
     pub(super) fn has_expired(&self, now: Mono) -> bool {

@@ -8,7 +8,7 @@ use crate::wire::record::{self, ContentType, Header, MAX_SEQUENCE};
 
 const TAG: usize = 16;
 const EXPLICIT_NONCE: usize = 8;
-/// The most by which protection lengthens a record's contents.
+/// The maximum number of bytes that protection adds to the contents of a record.
 pub(crate) const EXPANSION: usize = EXPLICIT_NONCE + TAG;
 /// The only epoch with protection: nothing is renegotiated.
 pub(crate) const EPOCH: u16 = 1;

@@ -449,7 +449,7 @@ impl Endpoint {
             }
             self.apply_outcome(now, key, outcome);
         }
-        self.outgoing.tidy();
+        self.outgoing.release_memory();
     }
 
     /// The connection on a path.

@@ -82,7 +82,7 @@ impl Handshake {
 
     pub(super) fn deadline(&self) -> Mono {
         match self.state {
-            State::AwaitingKeyExchange(_) => self.deadline.min(self.retransmission.due()),
+            State::AwaitingKeyExchange(_) => self.deadline.min(self.retransmission.next_at()),
             _ => self.deadline,
         }
     }
@@ -105,7 +105,7 @@ impl Handshake {
             return Outcome::End(CloseReason::HandshakeTimeout);
         }
         if matches!(self.state, State::AwaitingKeyExchange(_))
-            && context.now >= self.retransmission.due()
+            && context.now >= self.retransmission.next_at()
         {
             self.retransmission.back_off(context.now);
             context.counters.retransmissions += 1;

@@ -9,7 +9,7 @@ use foldhash::fast::FoldHasher;
 use hashbrown::HashTable;
 
 /// A table with more free room than this gives memory back.
-const KEPT: usize = 64;
+const KEPT_ENTRIES: usize = 64;
 
 /// An IPv4 address or an IPv6 /64, the usual network of one customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Sources {
         found.get_mut().1 -= 1;
         if found.get().1 == 0 {
             found.remove();
-            if counts.capacity() > KEPT.max(4 * counts.len()) {
+            if counts.capacity() > KEPT_ENTRIES.max(4 * counts.len()) {
                 counts.shrink_to(2 * counts.len(), |(other, _)| hash(*seed, shared, *other));
             }
         }
@@ -158,6 +158,6 @@ mod tests {
             sources.remove(address);
         }
         assert_eq!(sources.counts.len(), 0);
-        assert!(sources.counts.capacity() <= KEPT);
+        assert!(sources.counts.capacity() <= KEPT_ENTRIES);
     }
 }

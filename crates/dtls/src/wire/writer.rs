@@ -18,12 +18,12 @@ pub(crate) fn vector8(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     vector(out, 1, write);
 }
 
-/// What `write` appends, after its length in two bytes.
+/// Appends a vector (RFC 5246 §4.3): its length in two bytes, then what `write` appends.
 pub(crate) fn vector16(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     vector(out, 2, write);
 }
 
-/// What `write` appends, after its length in three bytes.
+/// The same with a length of three bytes.
 pub(crate) fn vector24(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     vector(out, 3, write);
 }

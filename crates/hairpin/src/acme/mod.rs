@@ -36,10 +36,10 @@ use responder::Responder;
 use store::Store;
 
 /// The longest time that an order may take.
-const ORDER: Duration = Duration::from_secs(300);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The least time between two certificates, unless they live for less than six times this.
-const LEAST: Duration = Duration::from_secs(3_600);
+const MIN_ORDER_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// Time until the ACME server is asked for its suggestion again, if it does not say.
 const ASK_AGAIN: Duration = Duration::from_secs(6 * 3_600);
@@ -109,7 +109,7 @@ impl Bound {
         self.listeners.iter()
     }
 
-    /// The addresses that validations come to.
+    /// The addresses on which it responds to validations.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = SocketAddr> {
         let listeners = self.listeners.iter();
         listeners.filter_map(|listener| listener.local_addr().ok())
@@ -203,9 +203,9 @@ impl Client {
         let mut failures = 0;
         loop {
             self.wait_until_due().await;
-            let result = timeout(ORDER, self.renew()).await;
-            let result =
-                result.unwrap_or_else(|_| Err(anyhow!("the order took more than {ORDER:?}")));
+            let result = timeout(ORDER_TIMEOUT, self.renew()).await;
+            let result = result
+                .unwrap_or_else(|_| Err(anyhow!("the order took more than {ORDER_TIMEOUT:?}")));
             match result {
                 Ok(()) => {
                     failures = 0;
@@ -214,7 +214,7 @@ impl Client {
                     let lifetime_s = self.certificate().map_or(0, |info| {
                         info.expires_unix_s.saturating_sub(info.begins_unix_s)
                     });
-                    sleep(Duration::from_secs(lifetime_s / 6).min(LEAST)).await;
+                    sleep(Duration::from_secs(lifetime_s / 6).min(MIN_ORDER_INTERVAL)).await;
                 }
                 Err(error) => {
                     failures += 1;
@@ -270,7 +270,7 @@ impl Client {
             };
             anyhow::Ok((window, retry_after))
         };
-        match timeout(ORDER, asked).await {
+        match timeout(ORDER_TIMEOUT, asked).await {
             Ok(Ok((window, retry_after))) => {
                 (Some(window), retry_after.max(Duration::from_secs(60)))
             }

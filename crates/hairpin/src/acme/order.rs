@@ -14,7 +14,7 @@ use super::store::Store;
 use crate::config::{Acme, Challenge};
 
 /// How long the ACME server may take for each of its steps.
-const STEP: Duration = Duration::from_secs(90);
+const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A certificate chain and its private key, in PEM.
 pub(super) struct Issued {
@@ -82,7 +82,7 @@ pub(super) async fn obtain(
             answers.push(answer(config, authorization, responder, certificates).await?);
         }
     }
-    let policy = RetryPolicy::default().timeout(STEP);
+    let policy = RetryPolicy::default().timeout(STEP_TIMEOUT);
     let status = order.poll_ready(&policy).await?;
     drop(answers);
     if status != OrderStatus::Ready {

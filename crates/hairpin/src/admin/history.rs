@@ -17,16 +17,16 @@ use crate::control::Shared;
 use crate::metrics::worker_cpu_ns;
 
 /// Time between two samples.
-const INTERVAL: Duration = Duration::from_secs(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Age of the last reading of the kernel's counters from which on their rates count as 0. The server reads them every
 /// second, and a busy host can delay this by seconds. If the control thread has ended, there is no other reading, and
 /// user space relays.
 const KERNEL_READING_MAX: Duration = Duration::from_secs(15);
 /// Samples of an hour.
-const SAMPLES: usize = 1_800;
+const MAX_SAMPLES: usize = 1_800;
 /// Samples that are kept for a slow reader of events. A reader that is further behind misses samples.
-const BEHIND: usize = 8;
+const MAX_SAMPLES_BEHIND: usize = 8;
 
 /// The columns of a sample. One column per worker follows: its CPU time divided by the elapsed time.
 const COLUMNS: [&str; 16] = [
@@ -59,7 +59,7 @@ impl Default for History {
     fn default() -> Self {
         Self {
             rows: Mutex::default(),
-            events: broadcast::channel(BEHIND).0,
+            events: broadcast::channel(MAX_SAMPLES_BEHIND).0,
         }
     }
 }
@@ -73,7 +73,7 @@ impl History {
         let rows: Vec<&str> = rows.iter().map(|row| &**row).collect();
         format!(
             "{{\"interval_s\":{},\"columns\":{},\"rows\":[{}]}}\n",
-            INTERVAL.as_secs(),
+            SAMPLE_INTERVAL.as_secs(),
             json!(columns),
             rows.join(",")
         )
@@ -87,7 +87,7 @@ impl History {
     fn add(&self, row: Arc<str>) {
         {
             let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-            if rows.len() >= SAMPLES {
+            if rows.len() >= MAX_SAMPLES {
                 rows.pop_front();
             }
             rows.push_back(Arc::clone(&row));
@@ -98,7 +98,7 @@ impl History {
 
     /// Takes samples for ever.
     pub(super) async fn run(self: Arc<Self>, shared: Arc<Shared>) {
-        let mut ticks = interval(INTERVAL);
+        let mut ticks = interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         let mut before = Reading::of(&shared);
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn an_hour_is_kept_and_rows_fit_the_columns() {
         let history = History::default();
-        for row in 0..SAMPLES + 5 {
+        for row in 0..MAX_SAMPLES + 5 {
             history.add(format!("[{row}]").into());
         }
         let all: Value = serde_json::from_str(&history.json(2)).unwrap();
         let rows = all["rows"].as_array().unwrap();
-        assert_eq!((rows.len(), &rows[0][0]), (SAMPLES, &json!(5)));
+        assert_eq!((rows.len(), &rows[0][0]), (MAX_SAMPLES, &json!(5)));
         let reading = |at, count| Reading {
             at,
             gauges: [0; 8],
@@ -280,7 +280,10 @@ mod tests {
             memory: 1,
         };
         let start = Instant::now();
-        let (before, now) = (reading(start, 0), reading(start + INTERVAL, 1_000_000_000));
+        let (before, now) = (
+            reading(start, 0),
+            reading(start + SAMPLE_INTERVAL, 1_000_000_000),
+        );
         let row = now.row(&before);
         let row = row.as_array().unwrap();
         let columns = all["columns"].as_array().unwrap();
@@ -296,7 +299,7 @@ mod tests {
     fn the_rate_of_the_kernel_does_not_depend_on_when_its_counters_are_read() {
         let start = Instant::now();
         let reading = |sample: u32, every: Duration| {
-            let at = INTERVAL * sample;
+            let at = SAMPLE_INTERVAL * sample;
             let read_at = every * u32::try_from(at.as_nanos() / every.as_nanos()).unwrap();
             let packets = u64::try_from(read_at.as_millis()).unwrap();
             Reading {
@@ -317,7 +320,7 @@ mod tests {
             for sample in 1..1_800 {
                 let mut now = reading(sample, every);
                 now.set_kernel_rates(&before);
-                let rates = now.rates(&before, INTERVAL.as_secs_f64());
+                let rates = now.rates(&before, SAMPLE_INTERVAL.as_secs_f64());
                 let [to_peers, to_clients, .., by_kernel, dropped, failures] = rates;
                 assert_eq!((to_clients, dropped, failures), (0.0, 1.0, 0.0));
                 // The first rate is known after the second reading.
@@ -335,7 +338,7 @@ mod tests {
         let start = Instant::now();
         let read_at = |seconds| Some(start + Duration::from_secs(seconds));
         let reading = |sample: u32, at| Reading {
-            at: start + INTERVAL * sample,
+            at: start + SAMPLE_INTERVAL * sample,
             gauges: [0; 8],
             counters: [0; 7],
             kernel: KernelReading {

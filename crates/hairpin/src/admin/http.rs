@@ -26,17 +26,17 @@ use tokio_rustls::TlsAcceptor;
 
 /// Connections at once. One more closes the oldest, so clients that open connections and send nothing cannot keep a
 /// probe out.
-pub(super) const CONNECTIONS: usize = 32;
+pub(super) const MAX_CONNECTIONS: usize = 32;
 
 /// Connections per second; more wait in the kernel's backlog. Scrapers come every few seconds, and a page takes a
 /// fraction of a millisecond, so this is some percent of one core at worst.
 const PER_SECOND: u32 = 200;
 
 /// How long a connection lasts at most, response included.
-const LIFE: Duration = Duration::from_secs(10);
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(10);
 
 /// How long a stream of events lasts at most. Its client connects again.
-const STREAM_LIFE: Duration = Duration::from_secs(3_600);
+const MAX_STREAM_TIME: Duration = Duration::from_secs(3_600);
 
 /// How long a client may take to say what it wants.
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
@@ -45,10 +45,10 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(5);
 const HEADERS_BYTES: usize = 8 * 1024;
 
 /// Header fields of a request. Beyond: 431.
-const HEADERS: usize = 48;
+const MAX_HEADER_FIELDS: usize = 48;
 
 /// How long to wait when the system has no descriptor left for another connection.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_TIME: Duration = Duration::from_millis(100);
 
 /// The first byte of a TLS record with a handshake (RFC 8446 §5.1). No HTTP method begins with it.
 const TLS_HANDSHAKE: u8 = 22;
@@ -71,12 +71,13 @@ pub(crate) struct Peer {
     pub(crate) is_tls: bool,
     /// Whether the listener has a certificate, so that the client can use TLS.
     pub(crate) has_tls: bool,
-    /// The response is a stream of events: it can last longer than [`LIFE`], and a new connection does not close it.
+    /// The response is a stream of events: it can last longer than [`MAX_CONNECTION_TIME`], and a new connection does
+    /// not close it.
     is_stream: Arc<AtomicBool>,
 }
 
 impl Peer {
-    /// Marks the response as a stream that can last longer than [`LIFE`].
+    /// Marks the response as a stream that can last longer than [`MAX_CONNECTION_TIME`].
     pub(super) fn set_stream(&self) {
         self.is_stream.store(true, Ordering::Relaxed);
     }
@@ -147,7 +148,7 @@ pub(crate) async fn serve(
     respond: impl Respond,
     tls: Option<Arc<ServerConfig>>,
 ) {
-    let mut open: Vec<(JoinHandle<()>, Arc<AtomicBool>)> = Vec::with_capacity(CONNECTIONS);
+    let mut open: Vec<(JoinHandle<()>, Arc<AtomicBool>)> = Vec::with_capacity(MAX_CONNECTIONS);
     let tls = tls.map(TlsAcceptor::from);
     let mut accept_limit = AcceptLimit::new();
     loop {
@@ -155,7 +156,7 @@ pub(crate) async fn serve(
         match listener.accept().await {
             Ok((stream, address)) => {
                 open.retain(|(connection, _)| !connection.is_finished());
-                if open.len() >= CONNECTIONS {
+                if open.len() >= MAX_CONNECTIONS {
                     // The limit of event streams is below that of connections, so at least one connection is not a
                     // stream.
                     let oldest = open
@@ -176,7 +177,7 @@ pub(crate) async fn serve(
             // The client has gone again, or no descriptor is left: neither is a reason to end.
             Err(error) => {
                 tracing::debug!("an HTTP listener accepted nothing: {error}");
-                sleep(PAUSE).await;
+                sleep(ACCEPT_RETRY_TIME).await;
             }
         }
     }
@@ -246,14 +247,18 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
         .max_buf_size(HEADERS_BYTES)
-        .max_headers(HEADERS)
+        .max_headers(MAX_HEADER_FIELDS)
         .half_close(true)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     // Clients that are slow, or that do not speak HTTP, are not worth a line in the log.
-    if timeout(LIFE, connection.as_mut()).await.is_err() && is_stream.load(Ordering::Relaxed) {
-        let _ = timeout(STREAM_LIFE, connection).await;
+    if timeout(MAX_CONNECTION_TIME, connection.as_mut())
+        .await
+        .is_err()
+        && is_stream.load(Ordering::Relaxed)
+    {
+        let _ = timeout(MAX_STREAM_TIME, connection).await;
     }
 }
 

@@ -41,7 +41,7 @@ use history::History;
 use http::{Body, Incoming, METRICS, Peer, Respond, response, text};
 
 /// How long a server that ends waits for changes of stores, each of which has a timeout.
-const FINISH: Duration = Duration::from_secs(5);
+const MAX_FINISH_TIME: Duration = Duration::from_secs(5);
 
 /// A socket that listens, and that no thread serves yet.
 #[derive(Debug)]
@@ -207,7 +207,7 @@ pub(crate) struct Serving {
 
 impl Serving {
     /// Runs a task for ever, on a separate thread. `make` makes the task, within the runtime that will run it. The
-    /// changes that run in the end have [`FINISH`] to end as well.
+    /// changes that run in the end have [`MAX_FINISH_TIME`] to end as well.
     ///
     /// # Errors
     /// If the thread or its runtime cannot be made, and what `make` returns.
@@ -231,7 +231,7 @@ impl Serving {
                 let task = tokio::spawn(task);
                 let _ = stopped.await;
                 task.abort();
-                changes.finish(FINISH).await;
+                changes.finish(MAX_FINISH_TIME).await;
             });
         };
         let thread = std::thread::Builder::new()

@@ -140,7 +140,7 @@ fn requests_that_are_too_long_are_refused() {
 #[test]
 fn clients_that_say_nothing_keep_nobody_out() {
     let (_running, _serving, address) = start();
-    let mut silent: Vec<_> = (0..2 * http::CONNECTIONS)
+    let mut silent: Vec<_> = (0..2 * http::MAX_CONNECTIONS)
         .map(|_| {
             let mut stream = connect(address);
             stream.write_all(b"GET /metr").expect("sent");

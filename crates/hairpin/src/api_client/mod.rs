@@ -34,7 +34,7 @@ use crate::commands::{percent_encode, printable};
 use crate::control::protocol::{Refusal, Reply};
 
 /// A reload reads files, and a store has its own timeout: both take less.
-const TIME: Duration = Duration::from_secs(90);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 /// The connect timeout, with the name server and the TLS handshake.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// The longest page of a list has less.
@@ -114,8 +114,15 @@ impl Client {
         let target = target(path, parameters);
         let exchange = self.exchange(method, &target, body);
         let runtime = self.runtime.as_ref().context("the client has ended")?;
-        let outcome = runtime.block_on(async { tokio::time::timeout(TIME, exchange).await });
-        let no_reply = || anyhow!("{} does not respond within {} s", self.url, TIME.as_secs());
+        let outcome =
+            runtime.block_on(async { tokio::time::timeout(RESPONSE_TIMEOUT, exchange).await });
+        let no_reply = || {
+            anyhow!(
+                "{} does not respond within {} s",
+                self.url,
+                RESPONSE_TIMEOUT.as_secs()
+            )
+        };
         let (status, is_problem, body) = outcome.map_err(|_| no_reply())??;
         self.read((method, path), status, is_problem, &body)
     }

@@ -122,11 +122,11 @@ pub(crate) struct Upgrade {
 impl Upgrade {
     /// `hairpin upgrade` without options: the new process runs the program file of this command.
     pub(crate) const fn to_this_program(target: Target) -> Self {
-        const TIMEOUT: Duration = Duration::from_secs(60);
+        const UPGRADE_TIMEOUT: Duration = Duration::from_secs(60);
         Self {
             target,
             program: None,
-            timeout: TIMEOUT,
+            timeout: UPGRADE_TIMEOUT,
         }
     }
 }

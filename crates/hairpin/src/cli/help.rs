@@ -93,7 +93,7 @@ const SHORT: [(&str, &[&str]); 7] = [
     ),
 ];
 /// Examples that `-h` shows.
-const EXAMPLES: usize = 2;
+const MAX_EXAMPLES: usize = 2;
 
 /// Which workloads a flag belongs to; those that are not here belong to all.
 type Only = &'static [(&'static str, &'static [&'static str])];
@@ -154,7 +154,7 @@ fn shorten(command: Command, shown: &[&str]) -> Command {
     let mut count = 0;
     for line in examples.lines() {
         count += usize::from(line.trim_start().starts_with("hairpin "));
-        if count > EXAMPLES || line.is_empty() {
+        if count > MAX_EXAMPLES || line.is_empty() {
             break;
         }
         few += line;
@@ -180,13 +180,16 @@ fn first_sentence(arg: Arg) -> Arg {
     let Some(help) = arg.get_help().map(ToString::to_string) else {
         return arg;
     };
-    const ROOM: usize = 60;
-    if help.len() <= ROOM {
+    const MAX_TEXT_CHARS: usize = 60;
+    if help.len() <= MAX_TEXT_CHARS {
         return arg;
     }
     let mut depth = 0;
     let mut end = None;
-    for (at, mark) in help.char_indices().take_while(|(at, _)| *at <= ROOM) {
+    for (at, mark) in help
+        .char_indices()
+        .take_while(|(at, _)| *at <= MAX_TEXT_CHARS)
+    {
         if depth == 0 && matches!(mark, ',' | ';' | ':' | '[' | '(' | '.') {
             end = Some(at);
         }
@@ -286,7 +289,7 @@ mod tests {
     use super::*;
 
     /// Lines of a screen without scrolling.
-    const SCREEN: usize = 40;
+    const SCREEN_LINES: usize = 40;
 
     fn rendered(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -303,7 +306,7 @@ mod tests {
         while let Some(path) = paths.pop() {
             let help = rendered(&format!("hairpin{path} -h"));
             let lines = help.lines().count();
-            assert!(lines <= SCREEN, "{path}: {lines} lines\n{help}");
+            assert!(lines <= SCREEN_LINES, "{path}: {lines} lines\n{help}");
             let whole = Cli::command();
             let command = path.split_whitespace().fold(&whole, |command, name| {
                 command.find_subcommand(name).unwrap()

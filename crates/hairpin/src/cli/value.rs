@@ -103,13 +103,13 @@ pub(crate) fn count(text: &str) -> Result<u32, String> {
 
 /// Multiples of a rate, in the order in which they are tried.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Multiples(pub(crate) Vec<f64>);
+pub(crate) struct RateMultiples(pub(crate) Vec<f64>);
 
 /// What a sweep from one multiple to another stops at on its way.
 const STOPS: [f64; 9] = [0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0];
 
 /// Reads `0.5..10`, or the multiples themselves: `0.5,1,2`.
-pub(crate) fn multiples(text: &str) -> Result<Multiples, String> {
+pub(crate) fn multiples(text: &str) -> Result<RateMultiples, String> {
     let wrong =
         || format!("`{text}` is not multiples up to 100, such as 0.5..10, 0.5,1,2,5 or 1,2,1,5");
     let number = |part: &str| {
@@ -137,7 +137,7 @@ pub(crate) fn multiples(text: &str) -> Result<Multiples, String> {
             .map(number)
             .collect::<Result<Vec<f64>, String>>()?,
     };
-    Ok(Multiples(all))
+    Ok(RateMultiples(all))
 }
 
 /// Addresses of a peer, to listen on or to send to: one address, one port or a range of them.
@@ -247,9 +247,9 @@ mod tests {
         }
         assert_eq!(
             multiples("1..3"),
-            Ok(Multiples(vec![1.0, 1.2, 1.5, 2.0, 3.0]))
+            Ok(RateMultiples(vec![1.0, 1.2, 1.5, 2.0, 3.0]))
         );
-        assert_eq!(multiples("0.5,2"), Ok(Multiples(vec![0.5, 2.0])));
+        assert_eq!(multiples("0.5,2"), Ok(RateMultiples(vec![0.5, 2.0])));
         for text in ["", "2..1", "2,0", "0..3", "1..1000", "x"] {
             assert!(multiples(text).is_err(), "{text}");
         }

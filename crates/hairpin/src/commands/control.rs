@@ -15,7 +15,7 @@ use crate::control::client;
 use crate::control::protocol::{Command, Refusal, Reply};
 
 /// How often `drain --wait` asks what is left.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs `hairpin status`.
 pub(crate) fn status(args: &Status) -> Result<ExitCode> {
@@ -87,7 +87,7 @@ pub(crate) fn drain(args: &Drain) -> Result<ExitCode> {
             eprintln!("error: not drained within {limit}: {left}");
             return Ok(ExitCode::FAILURE);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -27,7 +27,7 @@ mod via;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
-use crate::log_queue::{FLUSH, QUEUE};
+use crate::log_queue::{MAX_FLUSH_TIME, QUEUE};
 
 pub(crate) use directory::read_users;
 pub(crate) use ice::percent_encode;
@@ -64,7 +64,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 }
 
 fn conclude(result: anyhow::Result<ExitCode>) -> ExitCode {
-    let is_read = QUEUE.flush(FLUSH);
+    let is_read = QUEUE.flush(MAX_FLUSH_TIME);
     result.unwrap_or_else(|error| {
         // If nobody reads stderr, the process would wait forever.
         if is_read {

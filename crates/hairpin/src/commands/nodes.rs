@@ -11,7 +11,7 @@ use crate::cli::nodes::Nodes;
 use crate::config::write_seconds;
 use crate::control::protocol::Command;
 
-/// Runs the command.
+/// Runs `hairpin nodes`.
 pub(crate) fn run(args: &Nodes) -> Result<ExitCode> {
     let result = match ask_with(&args.target, Command::Nodes, &Value::Null)? {
         Ok(result) => result,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use server::signals::Signals;
 
 /// How often the thread that waits for signals looks up, for no reason but to be stoppable.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Status after a second Ctrl-C, as shells have it.
 const INTERRUPTED: i32 = 130;
 
@@ -19,7 +19,7 @@ pub(super) fn on_signals(
     let mut signals = Signals::install().context("cannot catch SIGINT and SIGTERM")?;
     let mut asked = false;
     let watch = move || loop {
-        match signals.wait(Some(LOOK)) {
+        match signals.wait(Some(POLL_INTERVAL)) {
             Ok(Some(_)) if asked => {
                 last();
                 std::process::exit(INTERRUPTED);

@@ -17,12 +17,12 @@ use crate::control::protocol::Command;
 use crate::control::upgrade::OURS;
 
 /// How often the command asks whether the new process serves.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The same over the API, where each request is a connection.
 const LOOK_OVER_API: Duration = Duration::from_millis(500);
 /// How much longer than the server this command waits over the API.
-const MARGIN: Duration = Duration::from_secs(10);
+const API_MARGIN: Duration = Duration::from_secs(10);
 
 /// What a server needs to open its sockets and load its programs, for a user that is not root.
 const CAPABILITIES: &str = "+bpf,+net_admin,+perfmon,+net_bind_service";
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Upgrade) -> Result<ExitCode> {
                 "the new process does not serve within the time: it was ended, and the old one serves as before"
             );
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let pid = child.id();
     output::print(&format!(
@@ -81,7 +81,7 @@ fn over_api(client: &Client, args: &Upgrade) -> Result<ExitCode> {
         Err(refusal) => return Ok(refused(&refusal)),
     };
     // The server itself ends a process that does not serve in time.
-    let deadline = Instant::now() + args.timeout + MARGIN;
+    let deadline = Instant::now() + args.timeout + API_MARGIN;
     loop {
         // During the handover of the listener, both processes may fail to respond. So report an error only at the
         // timeout.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use server::alternates::{AlternateServer, AlternateSettings, When};
+use server::alternates::{AlternateServer, AlternateSettings, RedirectConditions};
 use server::turn::Transport;
 
 use super::diagnostics::{Diagnostic, Report};
@@ -34,7 +34,7 @@ impl Alternate {
         let mut settings = AlternateSettings::default();
         settings.servers = self.servers.iter().map(Server::made).collect();
         let has = |reason| self.when.contains(&reason);
-        let mut when = When::default();
+        let mut when = RedirectConditions::default();
         when.always = has(Reason::Always);
         when.drain = has(Reason::Drain);
         when.overload = has(Reason::Overload);

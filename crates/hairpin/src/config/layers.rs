@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use super::diagnostics::{Diagnostic, Report};
 use super::includes;
 use super::key::{ENV_PREFIX, Key};
+use super::microseconds::{OldKey, is_set_by_both_names};
 use super::node::{Node, Raw};
 use super::schema::{KEYS, Settings, sections};
 use super::source::{Layer, Location, SourceId, Sources};
-use super::span::{OldKey, is_set_by_both_names};
 use super::suggest::nearest;
 use super::walk;
 

@@ -25,6 +25,7 @@ mod includes;
 mod key;
 mod layers;
 mod logging;
+mod microseconds;
 mod nat_discovery;
 mod network;
 mod node;
@@ -52,7 +53,6 @@ mod sip_users;
 mod size;
 mod software;
 mod source;
-mod span;
 mod state_dir;
 mod stores;
 mod suggest;
@@ -320,7 +320,7 @@ impl Loaded {
 
 /// A key of the current configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct InForce {
+pub(crate) struct CurrentKey {
     /// The path of the key, such as `relay.ports`.
     pub(crate) key: String,
     /// The value as TOML, with secrets masked; `None` if the server chooses the value at startup.
@@ -334,7 +334,7 @@ pub(crate) struct InForce {
 }
 
 /// All keys of a server, from the configuration of its start and the configuration of its last reload.
-pub(crate) fn in_force(started: &Loaded, now: &Loaded) -> Vec<InForce> {
+pub(crate) fn in_force(started: &Loaded, now: &Loaded) -> Vec<CurrentKey> {
     // `slot` requires `&mut`, because the parser writes through it. So this works on copies.
     let (mut first, mut last) = (started.settings.clone(), now.settings.clone());
     let keys = KEYS.iter().map(|key| {
@@ -346,7 +346,7 @@ pub(crate) fn in_force(started: &Loaded, now: &Loaded) -> Vec<InForce> {
             false => (&old, &started.sources),
         };
         let written = new.as_ref().map(|(value, _)| value.clone());
-        InForce {
+        CurrentKey {
             key: key.path(),
             value: value.as_ref().map(|(value, _)| value.clone()),
             origin: value.as_ref().map(|(_, at)| sources.describe(at)),

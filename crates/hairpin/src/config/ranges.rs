@@ -1,8 +1,8 @@
 //! The types of values that have a range, each with the reason for its limits.
 
+use super::microseconds::Microseconds;
 use super::setting::{Bounded, Seconds};
 use super::size::{Rate, Size};
-use super::span::Span;
 
 /// RFC 8656 §7.2: an allocation lasts 10 minutes by default. Clients refresh one minute before the end, so less than 2
 /// minutes is too short. More than a day would occupy the port of a vanished client for too long.
@@ -23,7 +23,7 @@ pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
 /// KiB by default.
 pub(crate) type SendBuffer = Size<262_144, 536_870_912>;
 /// Busy polling. Above a millisecond, polling is no better than sleeping.
-pub(crate) type BusyPoll = Span<0, 1_000>;
+pub(crate) type BusyPoll = Microseconds<0, 1_000>;
 
 /// Connections with peers of one TCP relayed address. Each uses a descriptor, and a second one when it is bound.
 pub(crate) type PeerConnections = Bounded<1, 1_024>;
@@ -50,7 +50,7 @@ pub(crate) type MessageDeadline = Seconds<1, 600>;
 pub(crate) type ConnectionIdle = Seconds<5, 86_400>;
 /// The age at which relayed data is dropped. With less than 50 ms, a retransmitted TCP segment would
 /// be too late.
-pub(crate) type QueueAge = Span<50_000, 60_000_000>;
+pub(crate) type QueueAge = Microseconds<50_000, 60_000_000>;
 /// Bytes that wait on one connection. The longest message fits twice.
 pub(crate) type QueueSize = Size<131_072, 268_435_456>;
 /// Bytes that wait on all connections.
@@ -66,9 +66,9 @@ pub(crate) type Drain = Seconds<0, 86_400>;
 
 /// How long a SIP message may wait. After ten seconds, its sender has given up. 0 turns overload
 /// control off.
-pub(crate) type Tolerance = Span<0, 10_000_000>;
+pub(crate) type Tolerance = Microseconds<0, 10_000_000>;
 /// The processor time that the test user agent server adds to each request: at most a second.
-pub(crate) type ServiceTime = Span<0, 1_000_000>;
+pub(crate) type ServiceTime = Microseconds<0, 1_000_000>;
 /// SIP transactions. Each uses about a kilobyte.
 pub(crate) type SipTransactions = Bounded<1, 10_000_000>;
 /// SIP connections. Each uses a file descriptor.
@@ -120,4 +120,4 @@ pub(crate) type SipUserBindings = Bounded<1, 30>;
 
 /// T1 of SIP. With less than 10 ms, a busy machine repeats requests that have a response. With 5 s, a
 /// lost request is repeated for minutes.
-pub(crate) type SipT1 = Span<10_000, 5_000_000>;
+pub(crate) type SipT1 = Microseconds<10_000, 5_000_000>;

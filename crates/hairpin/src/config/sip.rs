@@ -1,4 +1,4 @@
-//! The keys of `[sip]`: what they come to, and what makes no sense among them.
+//! The keys of `[sip]`: the settings that they make, and the errors of their combination.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -395,22 +395,22 @@ fn is_on(entry: &Entry<bool>) -> Option<&Located<bool>> {
 }
 
 /// A listener costs two sockets per worker.
-const MAX: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 fn listener_count_is_limited(settings: &Settings, report: &mut Report) {
     let lists = [&settings.sip_listen].into_iter();
     for list in lists.chain(stream_lists(settings)).flatten() {
         let count = list.value.len();
-        if count <= MAX {
+        if count <= MAX_ADDRESSES {
             continue;
         }
-        let message = format!("{count} addresses are more than {MAX}");
+        let message = format!("{count} addresses are more than {MAX_ADDRESSES}");
         let help = "remove some; 0.0.0.0 and [::] listen on all";
         report.push(Diagnostic::error(&list.at, message).help(help));
     }
 }
 
-/// More name servers than this are asked in vain: a question is given up before their turn comes.
+/// Further name servers would never be asked: a query times out before.
 const MAX_RESOLVERS: usize = 8;
 
 fn name_servers_are_few(settings: &Settings, report: &mut Report) {

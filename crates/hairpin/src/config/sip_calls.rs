@@ -11,7 +11,7 @@ use super::setting::{FromText, Mistake};
 pub(crate) struct Prefix(String);
 
 /// E.164 has 15 digits; with `+`, or an international prefix in front, a few more.
-const LONGEST: usize = 20;
+const MAX_NUMBER_CHARS: usize = 20;
 
 impl FromText for Prefix {
     const EXPECTED: &'static str = "the first digits of a number like \"+49900\"";
@@ -19,7 +19,7 @@ impl FromText for Prefix {
     fn from_text(text: &str) -> Result<Self, Mistake> {
         let digits = text.strip_prefix('+').unwrap_or(text);
         let is_prefix = !text.is_empty()
-            && text.len() <= LONGEST
+            && text.len() <= MAX_NUMBER_CHARS
             && digits
                 .bytes()
                 .all(|byte| byte.is_ascii_digit() || matches!(byte, b'*' | b'#'));

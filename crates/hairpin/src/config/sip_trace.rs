@@ -6,7 +6,7 @@ use super::schema::Settings;
 use super::setting::{FromText, Mistake};
 
 /// A HEP packet has few bytes besides the message.
-const LONGEST: usize = 255;
+const MAX_PASSWORD_BYTES: usize = 255;
 
 /// The authenticate key of HEP packets; empty: none.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,9 +24,9 @@ impl FromText for Password {
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
         match text.len() {
-            0..=LONGEST => Ok(Self(text.to_owned())),
+            0..=MAX_PASSWORD_BYTES => Ok(Self(text.to_owned())),
             length => Err(Mistake::new(format!("the password has {length} bytes"))
-                .help(format!("use at most {LONGEST} bytes"))),
+                .help(format!("use at most {MAX_PASSWORD_BYTES} bytes"))),
         }
     }
 

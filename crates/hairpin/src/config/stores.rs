@@ -26,10 +26,10 @@ type Timeout = Seconds<1, 5>;
 /// Users in the cache: 150 bytes each.
 type Cache = Bounded<1, 10_000_000>;
 
-const TTL: Duration = Duration::from_secs(60);
+const DEFAULT_TTL: Duration = Duration::from_secs(60);
 const TTL_UNKNOWN: Duration = Duration::from_secs(5);
-const TIMEOUT: Duration = Duration::from_secs(2);
-const CACHE: usize = 100_000;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+const DEFAULT_CACHE_ENTRIES: usize = 100_000;
 
 /// One store.
 #[derive(Clone, Debug, Default)]
@@ -143,10 +143,12 @@ impl Written {
             let algorithms = super::values(algorithms).into_iter();
             store.algorithms = algorithms.map(|algorithm| algorithm.0).collect();
         }
-        store.ttl = self.ttl.map_or(TTL, |ttl| ttl.0);
+        store.ttl = self.ttl.map_or(DEFAULT_TTL, |ttl| ttl.0);
         store.ttl_unknown = self.ttl_unknown.map_or(TTL_UNKNOWN, |ttl| ttl.0);
-        store.timeout = self.timeout.map_or(TIMEOUT, |timeout| timeout.0);
-        store.cache = self.cache.map_or(CACHE, |cache| cache.0 as usize);
+        store.timeout = self.timeout.map_or(DEFAULT_TIMEOUT, |timeout| timeout.0);
+        store.cache = self
+            .cache
+            .map_or(DEFAULT_CACHE_ENTRIES, |cache| cache.0 as usize);
         Some(store)
     }
 }
@@ -164,10 +166,10 @@ fn of(options: Options) -> StoreSettings {
     StoreSettings {
         options,
         algorithms: vec![PasswordAlgorithm::Md5],
-        timeout: TIMEOUT,
-        ttl: TTL,
+        timeout: DEFAULT_TIMEOUT,
+        ttl: DEFAULT_TTL,
         ttl_unknown: TTL_UNKNOWN,
-        cache: CACHE,
+        cache: DEFAULT_CACHE_ENTRIES,
     }
 }
 

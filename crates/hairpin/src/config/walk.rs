@@ -8,11 +8,11 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::diagnostics::{Diagnostic, Report};
+use super::microseconds::{OldKey, is_set_by_both_names};
 use super::node::Node;
 use super::schema::{KEYS, Settings, key, names, sections};
 use super::setting::wrong_type;
 use super::source::{Located, Location, SourceId};
-use super::span::{OldKey, is_set_by_both_names};
 use super::suggest::nearest;
 use super::{expand, includes};
 

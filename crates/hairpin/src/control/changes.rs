@@ -15,9 +15,9 @@ use super::protocol::{Refusal, Reply};
 use crate::audit::Audit;
 
 /// Changes that may wait. They come by hand or from a service manager, one at a time.
-const WAITING: usize = 16;
+const MAX_WAITING_CHANGES: usize = 16;
 /// How long a change may take: a reload reads files only.
-const TIME: Duration = Duration::from_secs(60);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the main thread is asked to do.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ pub(crate) struct Inbox {
 /// When no file descriptor is left.
 pub(crate) fn channel(signals: &Signals) -> io::Result<(ChangeSender, Inbox)> {
     let waker = signals.waker()?;
-    let (sender, receiver) = sync_channel(WAITING);
+    let (sender, receiver) = sync_channel(MAX_WAITING_CHANGES);
     let waker = Arc::new(waker);
     Ok((ChangeSender { sender, waker }, Inbox { receiver }))
 }
@@ -134,12 +134,12 @@ impl ChangeSender {
             return Err(Refusal::new("too many commands wait: try again"));
         }
         self.waker.wake();
-        match timeout(TIME, outcome).await {
+        match timeout(CHANGE_TIMEOUT, outcome).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Err(Refusal::new("the server has ended")),
             Err(_) => Err(Refusal::new(format!(
                 "no result within {} s; the log will have the result",
-                TIME.as_secs()
+                CHANGE_TIMEOUT.as_secs()
             ))),
         }
     }

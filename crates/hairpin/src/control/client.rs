@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::protocol::{self, Command, MAX_REPLY, Reply};
 
 /// More than a server takes for any command.
-const TIME: Duration = Duration::from_secs(90);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Sends a request to the server at `path`, and waits for its reply.
 ///
@@ -26,8 +26,8 @@ pub(crate) fn ask(path: &Path, command: Command, arguments: &Value) -> Result<Re
 fn exchange(path: &Path, request: &str) -> Result<Vec<u8>> {
     let mut stream = UnixStream::connect(path).map_err(|error| explain(path, &error))?;
     let from = || format!("the server at {} does not reply", path.display());
-    stream.set_read_timeout(Some(TIME))?;
-    stream.set_write_timeout(Some(TIME))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
     // A server that refuses this user replies before it reads.
     let written = stream.write_all(request.as_bytes());
     let mut line = Vec::new();

@@ -22,11 +22,11 @@ use crate::admin::{Applied, Serving};
 use crate::metrics::Source;
 
 /// Connections at once. One more closes the oldest.
-const CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// How long a request or a reply may take to arrive.
-const TIME: Duration = Duration::from_secs(5);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait when the system has no descriptor left for another connection.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_TIME: Duration = Duration::from_millis(100);
 
 /// What replies are made of.
 #[derive(Debug)]
@@ -88,12 +88,12 @@ impl Bound {
 
 /// Serves forever.
 async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
-    let mut open = Vec::with_capacity(CONNECTIONS);
+    let mut open = Vec::with_capacity(MAX_CONNECTIONS);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 open.retain(|connection: &tokio::task::JoinHandle<()>| !connection.is_finished());
-                if open.len() >= CONNECTIONS {
+                if open.len() >= MAX_CONNECTIONS {
                     open.remove(0).abort();
                 }
                 open.push(tokio::spawn(serve_connection(
@@ -104,7 +104,7 @@ async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Chang
             }
             Err(error) => {
                 tracing::debug!("the control socket accepted nothing: {error}");
-                sleep(PAUSE).await;
+                sleep(ACCEPT_RETRY_TIME).await;
             }
         }
     }
@@ -123,7 +123,7 @@ async fn serve_connection(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>
     };
     let line = protocol::reply(&reply);
     // A client that does not read it has disconnected.
-    let _ = timeout(TIME, write(&stream, line.as_bytes())).await;
+    let _ = timeout(MESSAGE_TIMEOUT, write(&stream, line.as_bytes())).await;
 }
 
 /// Gives the connection to the main thread.
@@ -149,7 +149,7 @@ async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value, u32
             "permission denied: run the command as the user of the server, or as root",
         ));
     }
-    match timeout(TIME, read_line(stream)).await {
+    match timeout(MESSAGE_TIMEOUT, read_line(stream)).await {
         Ok(Ok(line)) => {
             let (command, arguments) = protocol::read_request(&line)?;
             Ok((command, arguments, peer.uid()))
@@ -157,7 +157,7 @@ async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value, u32
         Ok(Err(error)) => Err(Refusal::new(format!("no request: {error}"))),
         Err(_) => Err(Refusal::new(format!(
             "no request within {} s",
-            TIME.as_secs()
+            MESSAGE_TIMEOUT.as_secs()
         ))),
     }
 }

@@ -13,7 +13,7 @@ use super::serve::Shared;
 use crate::audit::Audit;
 
 /// Sessions in one reply. The engine bounds the peers of each, so a reply stays below the size limit.
-const PAGE: usize = 250;
+const PAGE_SESSIONS: usize = 250;
 
 /// Responds to a command about sessions. Blocks until workers respond.
 pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: &str) -> Reply {
@@ -46,7 +46,7 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
             };
             let after = text("after").map(|text| place(text).map_err(Refusal::new));
             let after = after.transpose()?.unwrap_or_default();
-            list(sessions, after, PAGE, filter).map_err(refused)
+            list(sessions, after, PAGE_SESSIONS, filter).map_err(refused)
         }
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn end_user(sessions: &Sessions, user: &str, by: &str) -> Result<usiz
     };
     let (mut after, mut ended) = (SessionsCursor::default(), 0);
     loop {
-        let page = sessions.list(after, PAGE, filter.clone())?;
+        let page = sessions.list(after, PAGE_SESSIONS, filter.clone())?;
         let own = page.sessions.iter();
         let own = own.filter(|(_, session)| is_of(&session.user, user));
         for (id, _) in own {

@@ -15,12 +15,12 @@ use super::serve::Shared;
 use crate::audit::Audit;
 
 /// Entries of one reply. With the longest texts, they stay below the size limit.
-const ENTRIES: usize = 150;
+const PAGE_ENTRIES: usize = 150;
 /// If a reply has this number of bytes of SIP messages, no further part is added, so that it stays below the size
 /// limit. A part has at most 64 KiB and one message more.
 const MESSAGE_BYTES: usize = 128 << 10;
 /// Limit of parts that workers are asked for in one reply, so that a reply does not take long.
-const PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 
 /// Why there is nothing to list.
 pub(crate) const NO_LISTENER: &str = "this server has no SIP listener: set sip.listen";
@@ -99,7 +99,7 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
     let text = |name: &str| arguments[name].as_str().map(str::to_owned);
     let wanted = PageQuery {
         after: text("after"),
-        limit: ENTRIES,
+        limit: PAGE_ENTRIES,
         search: text("search"),
         aor: text("aor"),
     };
@@ -204,7 +204,7 @@ fn index(number: u64) -> usize {
 /// Where a page begins: a part, and the entries of it that are on the previous page.
 type PageStart<P> = (P, usize);
 
-/// Reads parts until `limit` entries are found, or [`PARTS`] are read. Returns the entries, and where the next page
+/// Reads parts until `limit` entries are found, or [`MAX_PARTS`] are read. Returns the entries, and where the next page
 /// begins.
 fn collect<P: Copy, T>(
     (mut place, mut skip): PageStart<P>,
@@ -213,7 +213,7 @@ fn collect<P: Copy, T>(
     fits: impl Fn(&T) -> Option<Value>,
 ) -> Result<(Vec<Value>, Option<PageStart<P>>), SipError> {
     let mut list = Vec::new();
-    for _ in 0..PARTS {
+    for _ in 0..MAX_PARTS {
         let (entries, next) = read(place)?;
         for (number, entry) in entries.iter().enumerate().skip(skip) {
             if list.len() >= limit {
@@ -241,7 +241,7 @@ pub(crate) fn trace(
         number,
     };
     let (mut next, mut list, mut bytes) = (Some(first), Vec::new(), 0);
-    for _ in 0..PARTS {
+    for _ in 0..MAX_PARTS {
         let Some(place) = next.filter(|_| bytes < MESSAGE_BYTES) else {
             break;
         };

@@ -9,7 +9,7 @@ use tokio::task::JoinError;
 use tokio::time::timeout;
 
 /// Changes at once. Listeners have far fewer connections.
-const MAX: u32 = 1_024;
+const MAX_TASKS: u32 = 1_024;
 
 /// The changes that run now.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Tasks(Arc<Semaphore>);
 
 impl Default for Tasks {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX as usize)))
+        Self(Arc::new(Semaphore::new(MAX_TASKS as usize)))
     }
 }
 
@@ -41,7 +41,7 @@ impl Tasks {
 
     /// Waits until all changes have ended, at most for this time. Later ones do not begin.
     pub(crate) async fn finish(&self, limit: Duration) {
-        let all = timeout(limit, self.0.acquire_many(MAX)).await;
+        let all = timeout(limit, self.0.acquire_many(MAX_TASKS)).await;
         // Dropping the permits would admit others.
         if let Ok(Ok(all)) = all {
             all.forget();

@@ -7,7 +7,7 @@ use toml::Value;
 use crate::config::KEYS;
 
 /// A longer line is split: one element of the list per line.
-const WIDTH: usize = 100;
+const MAX_LINE_CHARS: usize = 100;
 
 /// Keys and values. A key is `section.name`, as in docs/configuration.md.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Draft {
 fn entry(name: &str, value: &Value) -> String {
     let line = format!("{name} = {value}\n");
     match value {
-        Value::Array(list) if line.len() > WIDTH => {
+        Value::Array(list) if line.len() > MAX_LINE_CHARS => {
             let elements: String = list.iter().map(|one| format!("    {one},\n")).collect();
             format!("{name} = [\n{elements}]\n")
         }

@@ -59,7 +59,7 @@ impl Format {
 
 /// A line of the other server's configuration, and its verdict.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct JudgedLine {
     /// The line number, from 1.
     pub(crate) line: usize,
     /// The option, or the whole line if it is not an option.
@@ -90,7 +90,7 @@ pub(crate) enum Proof {
 #[derive(Debug, Default)]
 pub(crate) struct Imported {
     /// Every line that is neither empty nor a comment, in order.
-    pub(crate) lines: Vec<Judged>,
+    pub(crate) lines: Vec<JudgedLine>,
     /// Differences between the servers that belong to no line.
     pub(crate) notes: Vec<String>,
     /// Users for the store of `--database`, if it is given.

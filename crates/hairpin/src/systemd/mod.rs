@@ -16,9 +16,9 @@ use socket::NotifySocket;
 /// How often the state of a drain is shown.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How much longer a drain may last, each time it says so.
-const EXTENSION: Duration = Duration::from_secs(30);
+const DRAIN_EXTENSION: Duration = Duration::from_secs(30);
 /// A worker turns its loop at least once a second: one that has not for this long makes no progress.
-const LEAST_IDLE: Duration = Duration::from_secs(3);
+const MIN_IDLE_TIME: Duration = Duration::from_secs(3);
 /// As for `/healthz`.
 const MAX_IDLE: Duration = Duration::from_secs(10);
 
@@ -102,7 +102,7 @@ impl Manager {
         if self.socket.is_some() && is_due {
             self.shown = Some(now);
             let status = one_line(&status());
-            let extension = EXTENSION.as_micros();
+            let extension = DRAIN_EXTENSION.as_micros();
             self.send(&format!("EXTEND_TIMEOUT_USEC={extension}\nSTATUS={status}"));
         }
     }
@@ -116,7 +116,7 @@ impl Manager {
         let is_due = watchdog
             .fed
             .is_none_or(|fed| now - fed >= watchdog.period / 4);
-        let limit = (watchdog.period / 2).clamp(LEAST_IDLE, MAX_IDLE);
+        let limit = (watchdog.period / 2).clamp(MIN_IDLE_TIME, MAX_IDLE);
         if is_due && health::check_workers(observer, limit).is_healthy {
             watchdog.fed = Some(now);
             self.send("WATCHDOG=1");

@@ -127,7 +127,7 @@ fn the_sessions_of_a_user_end_on_all_nodes() {
 }
 
 /// `limits.allocations_per_user` of the tests, and the block that follows from it.
-const LIMIT: usize = 16;
+const MAX_ALLOCATIONS: usize = 16;
 const BLOCK: usize = 8;
 const QUOTA: &str = "[limits]\nallocations_per_user = 16";
 
@@ -137,7 +137,7 @@ fn a_user_at_the_limit_on_one_node_is_refused_on_the_others_within_a_second() {
     let [a, b, c] = three(&redis, QUOTA);
     soon("all nodes", || a.names("serving").len() == 3);
     let mut held = Vec::new();
-    a.fill_slowly(LIMIT, &mut held);
+    a.fill_slowly(MAX_ALLOCATIONS, &mut held);
     assert_eq!(a.fill(1, &mut held), 0);
     for node in [&b, &c] {
         let first = Instant::now();
@@ -159,10 +159,10 @@ fn a_user_at_the_limit_on_one_node_is_refused_on_the_others_within_a_second() {
     }
     soon("it is free again", || b.fill(1, &mut held) == 1);
     let deadline = Instant::now() + Duration::from_secs(10);
-    while held.len() < LIMIT && Instant::now() < deadline {
+    while held.len() < MAX_ALLOCATIONS && Instant::now() < deadline {
         b.fill(1, &mut held);
     }
-    assert_eq!(held.len(), LIMIT, "of {most}");
+    assert_eq!(held.len(), MAX_ALLOCATIONS, "of {most}");
     assert_eq!(b.fill(1, &mut held), 0);
     assert!(b.metric("hairpin_cluster_quota_attempts_total{outcome=\"refused\"}") >= 1.0);
 }
@@ -195,7 +195,7 @@ fn a_realm_at_its_limit_on_one_node_is_refused_on_the_others_and_other_realms_ar
     let [a, b, c] = three(&redis, REALM);
     soon("all nodes", || a.names("serving").len() == 3);
     let mut held = Vec::new();
-    while held.len() < LIMIT {
+    while held.len() < MAX_ALLOCATIONS {
         soon("an allocation", || {
             allocate_in_realm(&a, "bob", &mut held) == 0
         });

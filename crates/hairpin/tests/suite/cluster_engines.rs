@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use crate::cluster_calls::{call, keys, registered, sip_of};
-use crate::common::nodes::{Node, SECRET, three_with};
+use crate::common::nodes::{Node, SECRET, three_serving, wait_until_serving};
 use crate::common::turn::Client;
 use crate::engines::{Engines, wait_until};
 use crate::sip_client::phone::Phone;
@@ -13,7 +13,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
 };
 
-const LIMIT: usize = 16;
+const MAX_ALLOCATIONS: usize = 16;
 const BLOCK: usize = 8;
 
 fn up(node: &Node) -> f64 {
@@ -23,19 +23,18 @@ fn up(node: &Node) -> f64 {
 /// Three nodes that know each other, on this engine.
 fn nodes(engine: &str) -> [Node; 3] {
     let cluster = format!("secret = \"{SECRET}\"\n{engine}");
-    let limits = format!("{}\n[limits]\nallocations_per_user = {LIMIT}", keys());
-    let nodes = three_with(&cluster, &limits);
-    for node in &nodes {
-        wait_until("all nodes", || node.names("serving") == ["a", "b", "c"]);
-    }
-    nodes
+    let limits = format!(
+        "{}\n[limits]\nallocations_per_user = {MAX_ALLOCATIONS}",
+        keys()
+    );
+    three_serving(&cluster, &limits)
 }
 
 /// Uses up the quota of the user at A. B gives at most one block more, and refuses.
 fn use_up(nodes: &[Node; 3]) -> Vec<Client> {
     let [a, b, _] = nodes;
     let mut held = Vec::new();
-    for _ in 0..LIMIT {
+    for _ in 0..MAX_ALLOCATIONS {
         wait_until("an allocation", || a.fill(1, &mut held) == 1);
     }
     assert_eq!(a.fill(1, &mut held), 0);
@@ -68,9 +67,7 @@ fn survives(mut engines: Engines, name: &str, master: impl FnOnce(&Engines) -> u
         "{name}: another master responds {:?} after the end of one",
         killed.elapsed()
     );
-    for node in &nodes {
-        wait_until("all nodes", || node.names("serving") == ["a", "b", "c"]);
-    }
+    wait_until_serving(&nodes);
     wait_until("all refuse", || {
         let mut all = nodes.iter();
         all.all(|node| node.fill(1, &mut held) == 0)
@@ -81,7 +78,11 @@ fn survives(mut engines: Engines, name: &str, master: impl FnOnce(&Engines) -> u
         held.len()
     );
     // Leases that the new master does not know may let each node give as much as one server gives, but no more.
-    assert!((LIMIT..=3 * LIMIT).contains(&held.len()), "{}", held.len());
+    assert!(
+        (MAX_ALLOCATIONS..=3 * MAX_ALLOCATIONS).contains(&held.len()),
+        "{}",
+        held.len()
+    );
     call(&mut ann, &mut bob, "after");
     for user in ["bob", "ann"] {
         let key = format!("hairpin:sip:{user}@example.com");

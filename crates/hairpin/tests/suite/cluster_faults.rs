@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::nodes::{Node, Redis, signal, soon, three, with_engine};
 use crate::common::turn::Client;
 
-const LIMIT: usize = 16;
+const MAX_ALLOCATIONS: usize = 16;
 const QUOTA: &str =
     "[limits]\nallocations_per_user = 16\nallocations_per_source = 100000\nallocations = 100000";
 
@@ -34,7 +34,7 @@ pub(crate) fn until_all_know(nodes: &[&Node], names: &[&str]) -> Duration {
 /// Nodes with the quota of one user used up on the first one.
 fn full(nodes: &[Node; 3]) -> Vec<Client> {
     let mut held = Vec::new();
-    nodes[0].fill_slowly(LIMIT, &mut held);
+    nodes[0].fill_slowly(MAX_ALLOCATIONS, &mut held);
     soon("the second node refuses", || {
         nodes[1].fill(1, &mut held) == 0
     });
@@ -235,11 +235,11 @@ fn the_engine_is_slow_or_cut_off_from_one_node() {
     );
     proxy.delay_ms.store(0, Ordering::Relaxed);
     std::thread::sleep(Duration::from_secs(2));
-    a.fill_slowly(LIMIT, &mut held);
+    a.fill_slowly(MAX_ALLOCATIONS, &mut held);
     proxy.is_cut.store(true, Ordering::Relaxed);
     let gone = soon("the others miss it", || a.names("serving") == ["a", "c"]);
-    let over = b.fill(LIMIT, &mut held);
-    assert_eq!(over, LIMIT, "too much, never too little");
+    let over = b.fill(MAX_ALLOCATIONS, &mut held);
+    assert_eq!(over, MAX_ALLOCATIONS, "too much, never too little");
     assert_eq!(b.names("serving"), ["a", "b", "c"], "the nodes last known");
     proxy.is_cut.store(false, Ordering::Relaxed);
     let back = until_all_know(&[a, b, c], &["a", "b", "c"]);
@@ -268,9 +268,9 @@ fn a_node_is_killed_or_paused_or_has_another_clock() {
     let [a, b, c] = &nodes;
     until_all_know(&[a, b, c], &["a", "b", "c"]);
     let mut held = Vec::new();
-    c.fill_slowly(LIMIT, &mut held);
+    c.fill_slowly(MAX_ALLOCATIONS, &mut held);
     soon("another node refuses", || b.fill(1, &mut held) == 0);
-    let mut elsewhere = held.split_off(LIMIT);
+    let mut elsewhere = held.split_off(MAX_ALLOCATIONS);
     signal(c.serve.id(), "STOP");
     let paused = Instant::now();
     let gone = soon("the others miss it", || a.names("serving") == ["a", "b"]);

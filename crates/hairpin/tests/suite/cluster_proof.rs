@@ -16,7 +16,7 @@ use crate::common::turn::Client;
 use crate::engines::{Engines, wait_until};
 use crate::sip_client::phone::Phone;
 
-const LIMIT: usize = 16;
+const MAX_ALLOCATIONS: usize = 16;
 const BLOCK: usize = 8;
 const REDIS: u16 = 6379;
 /// Proof: after a fault, each node has the state of all others again.
@@ -40,7 +40,7 @@ fn phone(place: &Place, user: &str) -> Phone {
 fn node(place: &Place, name: &str, engine: &str, clock: Option<&str>) -> Node {
     let sip = keys().replace("127.0.0.1:0", &sip_at(place).to_string());
     let limits = format!(
-        "[limits]\nallocations_per_user = {LIMIT}\nallocations_per_source = 100000\nallocations = 100000"
+        "[limits]\nallocations_per_user = {MAX_ALLOCATIONS}\nallocations_per_source = 100000\nallocations = 100000"
     );
     let cluster = format!("secret = \"{SECRET}\"\nengine = \"{engine}\"");
     let more = format!("{sip}{limits}");
@@ -69,7 +69,7 @@ fn all_know(nodes: &[Node; 3]) -> Duration {
 fn use_up(nodes: &[Node; 3]) -> (Vec<Client>, usize, Duration) {
     let [a, b, _] = nodes;
     let mut held = Vec::new();
-    a.fill_slowly(LIMIT, &mut held);
+    a.fill_slowly(MAX_ALLOCATIONS, &mut held);
     soon("the first node refuses", || a.fill(1, &mut held) == 0);
     let before = held.len();
     let first = Instant::now();
@@ -136,7 +136,7 @@ fn nodes_in_namespaces_share_a_quota_and_phones_and_a_killed_node_comes_back() {
         let (mut bob, mut ann) = bob_and_ann(&places, &nodes);
         call(&mut ann, &mut bob, "before");
         let of_a = |nodes: &[Node; 3]| nodes[1].nodes()["nodes"][0]["allocations"].clone();
-        soon("B knows the load of A", || of_a(&nodes) == LIMIT);
+        soon("B knows the load of A", || of_a(&nodes) == MAX_ALLOCATIONS);
         let mut restarted = || {
             nodes[0].kill();
             soon("B misses A", || nodes[1].names("serving") == ["b", "c"]);
@@ -429,9 +429,9 @@ fn cut_off(
     let gone = soon("the others miss it", || a.names("serving") == ["a", "c"]);
     let before = held.len();
     soon("its lease has ended", || b.fill(1, held) == 1);
-    b.fill(LIMIT, held);
+    b.fill(MAX_ALLOCATIONS, held);
     let over = held.len() - before;
-    assert!(over <= LIMIT, "{over}");
+    assert!(over <= MAX_ALLOCATIONS, "{over}");
     // A call from C goes to nobody, although B serves.
     let (code, took) = refused(ann, "bob", "cut");
     assert_eq!(code, 480);

@@ -10,7 +10,7 @@ use crate::common::controlled::{
     Controlled, eventually, free_port, is_alive, kill, may_load_programs,
 };
 use crate::common::json;
-use crate::common::nodes::{Node, Redis, soon, three, with_engine};
+use crate::common::nodes::{Node, Redis, soon, three_serving, wait_until_serving, with_engine};
 use crate::sip_client::phone::Phone;
 use streams::rustls::pki_types::ServerName;
 use streams::rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -36,10 +36,7 @@ pub(crate) fn moved(node: &Node) -> f64 {
 #[test]
 fn who_writes_to_the_engine_cannot_make_a_node_remove_a_binding() {
     let redis = Redis::start();
-    let nodes = three(&redis, &keys());
-    for node in &nodes {
-        soon("all nodes", || node.names("serving").len() == 3);
-    }
+    let nodes = three_serving(&with_engine(redis.port), &keys());
     let [a, _, c] = &nodes;
     let mut bob = Phone::udp_at(sip_of(a), "bob");
     register_instance(&mut bob, 1, "mobile1", a);
@@ -101,10 +98,9 @@ fn a_node_that_starts_again_removes_the_bindings_of_phones_that_have_moved_meanw
 fn many_client_hellos_at_a_plain_port_stop_neither_phones_nor_nodes() {
     let redis = Redis::start();
     let cluster = with_engine(redis.port);
-    let [a, b] = ["a", "b"].map(|name| Node::start(name, &cluster, &keys(), None));
-    for node in [&a, &b] {
-        soon("both nodes", || node.names("serving").len() == 2);
-    }
+    let nodes = ["a", "b"].map(|name| Node::start(name, &cluster, &keys(), None));
+    wait_until_serving(&nodes);
+    let [a, b] = nodes;
     let config = ClientConfig::builder()
         .with_root_certificates(RootCertStore::empty())
         .with_no_client_auth();

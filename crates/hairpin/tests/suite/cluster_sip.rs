@@ -5,17 +5,13 @@ use std::time::{Duration, Instant};
 use crate::cluster_calls::{
     call, invite, keys, next_of, register_instance, registered, sip_of, written,
 };
-use crate::common::nodes::{Node, Redis, signal, soon, three};
+use crate::common::nodes::{Node, Redis, signal, soon, three_serving, with_engine};
 use crate::sip_client::phone::Phone;
 use crate::sip_client::status;
 
 /// Three nodes that know each other.
 fn nodes(redis: &Redis) -> [Node; 3] {
-    let nodes = three(redis, &keys());
-    for node in &nodes {
-        soon("all nodes", || node.names("serving").len() == 3);
-    }
-    nodes
+    three_serving(&with_engine(redis.port), &keys())
 }
 
 /// TLS connections between nodes with this result.

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cluster_calls::{call, call_over, invite, keys, reached, registered, sip_of};
-use crate::common::nodes::{Node, Redis, soon, with_engine};
+use crate::common::nodes::{Node, Redis, soon, wait_until_serving, with_engine};
 use crate::sip_client::phone::Phone;
 use crate::sip_client::status;
 use hairpin_server::sip::Fingerprint;
@@ -41,9 +41,7 @@ fn nodes<const N: usize>(
         let cluster = format!("{cluster}\nsip_transport = \"{transport}\"");
         Node::start(name, &cluster, &keys, clock)
     });
-    for node in &nodes {
-        soon("all nodes", || node.names("serving").len() == N);
-    }
+    wait_until_serving(&nodes);
     nodes
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Background, Serve, fails, hairpin, json, run, stderr, stdout};
 
 /// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 const SECRET: &str = "0123456789abcdef";
 
@@ -68,7 +68,7 @@ fn text(folder: &Path, more: &str) -> String {
 }
 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + MAX_WAIT;
     while !is_so() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(20));
@@ -78,7 +78,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
 /// Sends bytes and returns all that comes back.
 fn raw(socket: &Path, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(MAX_WAIT)).unwrap();
     // A server that refuses may have ended the connection before all has been written.
     let _ = stream.write_all(bytes);
     let mut reply = Vec::new();

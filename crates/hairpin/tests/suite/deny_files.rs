@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Serve, fails, run, stderr, stdout};
 
 /// Longer than any change takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A configuration that admits loopback, and a deny file with this text.
 fn files(denied: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
@@ -58,7 +58,7 @@ fn start(config: &Path) -> (Serve, PathBuf) {
 }
 
 fn wait_for_log(log: &Path, part: &str) {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let text = fs::read_to_string(log).unwrap();
         if text.contains(part) {
@@ -79,7 +79,7 @@ fn admits(server: &Serve) -> Option<bool> {
 }
 
 fn wait_until_admitted(server: &Serve, wanted: bool) {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + MAX_WAIT;
     while admits(server) != Some(wanted) {
         assert!(Instant::now() < deadline, "admitted is not {wanted}");
     }

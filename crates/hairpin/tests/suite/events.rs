@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Serve, fails, file, run, stderr, stdout};
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// A server whose sinks are these, with the users `ann` and `bob`.
 fn serve(sinks: &str) -> (tempfile::TempDir, Serve) {
@@ -40,7 +40,7 @@ fn stop(server: Serve) -> String {
 }
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + MAX_WAIT;
     while !condition() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(20));
@@ -207,7 +207,7 @@ fn converse(stream: TcpStream, status: &AtomicU16, bodies: &Mutex<Bodies>) {
         let events = serde_json::from_slice(&body).unwrap();
         bodies.lock().unwrap().push((status, events));
         if status == SILENT {
-            std::thread::sleep(LIMIT);
+            std::thread::sleep(MAX_WAIT);
             return;
         }
         let response = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");

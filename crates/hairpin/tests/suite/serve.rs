@@ -1,4 +1,4 @@
-//! `hairpin serve`: starts on free ports, says where it is, answers, obeys signals.
+//! `hairpin serve`: starts on free ports, prints its addresses, responds, and stops on signals.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt;

@@ -3,23 +3,29 @@
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::ops::Deref;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use crate::common::api::TOKEN;
-use crate::common::{Serve, fails, hairpin, run, stderr, stdout};
-use crate::sip_client::phone::{PASSWORD, Phone, credentials_of};
+use crate::common::sip::{SipConfig, SipServer};
+use crate::common::{Serve, fails, run, stderr, stdout};
+use crate::sip_client::phone::{Phone, credentials_of};
 use serde_json::{Value, json};
 use sip::{HeaderKind, Method};
 
 /// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A server with SIP, a control socket and the API.
-struct Server {
-    serve: Serve,
-    folder: tempfile::TempDir,
-    sip: SocketAddr,
+struct Server(SipServer);
+
+impl Deref for Server {
+    type Target = SipServer;
+
+    fn deref(&self) -> &SipServer {
+        &self.0
+    }
 }
 
 impl Server {
@@ -29,35 +35,15 @@ impl Server {
 
     /// With these keys of `[sip]`.
     fn start_with(users: usize, keys: &str, more: &str) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        let users: String = (0..users)
-            .map(|number| format!("  {{ name = \"user{number}\", password = \"{PASSWORD}\" }},\n"))
-            .collect();
-        let socket = folder.path().join("control.sock");
-        let text = format!(
-            "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
-             [admin]\nlisten = \"127.0.0.1:0\"\ntokens = [{TOKEN:?}]\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\ncontrol_socket = {socket:?}\n\
-             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\ncall_log = true\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
-             [auth]\nrealm = \"example.com\"\nusers = [\n{users}]\n{more}"
-        );
-        let config = folder.path().join("hairpin.toml");
-        std::fs::write(&config, text).unwrap();
-        let mut command = hairpin(&["serve", "--config"]);
-        command.arg(&config);
-        let serve = Serve::start_command(command);
-        let line = serve
-            .banner
-            .lines()
-            .find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
-        let line = line.unwrap_or_else(|| panic!("no SIP in {}", serve.banner));
-        let sip = line
-            .split_whitespace()
-            .find_map(|word| word.trim_end_matches(':').parse().ok());
-        Server {
-            sip: sip.unwrap(),
-            serve,
-            folder,
-        }
+        let names: Vec<String> = (0..users).map(|number| format!("user{number}")).collect();
+        Server(SipServer::start(&SipConfig {
+            server: "control_socket = \"FOLDER/control.sock\"\n",
+            admin: &format!("tokens = [{TOKEN:?}]\n"),
+            sip: &format!("call_log = true\n{keys}"),
+            users: &names.iter().map(String::as_str).collect::<Vec<_>>(),
+            more,
+            ..SipConfig::default()
+        }))
     }
 
     /// Runs `hairpin sip ARGS` at this server.
@@ -198,7 +184,7 @@ fn a_trunk_says_why_it_gets_no_calls() {
     );
     let server = Server::start(1, &more);
     std::thread::spawn(move || answer_options(&alive));
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + MAX_WAIT;
     let trunks = loop {
         let trunks = server.objects(&["trunks", "--json"]);
         let is_done = trunks[1]["addresses"][0]["state"] == "down"
@@ -244,7 +230,7 @@ fn shows_the_answered_call(server: &Server) {
 /// Ends the server. Returns the lines that it wrote of calls.
 fn call_lines(server: Server) -> Vec<Value> {
     server.serve.signal("TERM");
-    let (_, log) = server.serve.wait();
+    let (_, log) = server.0.serve.wait();
     let lines = log.lines().filter(|line| line.contains("\"call ended\""));
     lines
         .map(|line| serde_json::from_str(line).unwrap())
@@ -416,7 +402,7 @@ fn a_refreshed_session_and_a_wrong_digest_are_events() {
     let mut unknown = Phone::tcp_at(server.sip, "nobody");
     fail_to_register(&mut unknown, "nobody", "unknown");
     server.serve.signal("TERM");
-    server.serve.wait();
+    server.0.serve.wait();
     let text = std::fs::read_to_string(&file).unwrap();
     let events: Vec<Value> = text
         .lines()
@@ -578,7 +564,7 @@ fn is_same(packet: &HashMap<u16, Vec<u8>>, message: &Value) -> bool {
 #[test]
 fn a_trace_shows_each_message_of_a_call_in_order() {
     let collector = socket();
-    collector.set_read_timeout(Some(LIMIT)).unwrap();
+    collector.set_read_timeout(Some(MAX_WAIT)).unwrap();
     let keys = format!(
         "trace_memory = \"4MiB\"\ntrace_hep = [\"{}\"]\ntrace_hep_id = 7\ntrace_hep_password = \"homer\"\n",
         collector.local_addr().unwrap()

@@ -5,12 +5,13 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use crate::common::{Serve, fails, file, hairpin, run};
-use crate::sip_client::phone::{PASSWORD, Phone, credentials, value};
+use crate::common::sip::{SipConfig, SipServer};
+use crate::common::{Serve, fails, file, run};
+use crate::sip_client::phone::{Phone, credentials, value};
 use sip::{HeaderKind, Method};
 
 /// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 const OFFER: &str = "v=0\r\no=- 1 1 IN IP4 192.0.2.9\r\nm=audio 9 UDP/TLS/RTP/SAVPF 0\r\n";
 const ANSWER: &str = "v=0\r\no=- 2 2 IN IP4 192.0.2.8\r\nm=audio 8 RTP/AVP 0\r\n";
@@ -77,28 +78,17 @@ fn relay(mood: Mood) -> (SocketAddr, Receiver<String>) {
 }
 
 /// A server with a user, whose numbers go to the trunk with this port.
-fn serve(relay: SocketAddr, trunk: SocketAddr) -> (Serve, SocketAddr, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let text = format!(
-        "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
-         [admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\n\
-         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\nrtpengine = \"{relay}\"\n\
-         [[sip.domain]]\nname = \"example.com\"\n\
-         [[sip.trunk]]\nname = \"carrier\"\nto = [\"sip:{trunk}\"]\nprobe_interval = \"0s\"\nmedia = \"relay\"\n\
-         [[sip.route]]\nprefixes = [\"+\"]\ntrunks = [\"carrier\"]\n\
-         [auth]\nrealm = \"example.com\"\nusers = [{{ name = \"user0\", password = \"{PASSWORD}\" }}]\n"
-    );
-    let config = folder.path().join("hairpin.toml");
-    std::fs::write(&config, text).unwrap();
-    let mut command = hairpin(&["serve", "--config"]);
-    command.arg(&config);
-    let serve = Serve::start_command(command);
-    let mut lines = serve.banner.lines();
-    let line = lines.find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
-    let line = line.unwrap_or_else(|| panic!("no SIP in {}", serve.banner));
-    let mut words = line.split_whitespace();
-    let sip = words.find_map(|word| word.trim_end_matches(':').parse().ok());
-    (serve, sip.unwrap(), folder)
+fn serve(relay: SocketAddr, trunk: SocketAddr) -> SipServer {
+    SipServer::start(&SipConfig {
+        server: "control_socket = \"off\"\n",
+        sip: &format!("rtpengine = \"{relay}\"\n"),
+        users: &["user0"],
+        more: &format!(
+            "[[sip.trunk]]\nname = \"carrier\"\nto = [\"sip:{trunk}\"]\nprobe_interval = \"0s\"\nmedia = \"relay\"\n\
+             [[sip.route]]\nprefixes = [\"+\"]\ntrunks = [\"carrier\"]\n"
+        ),
+        ..SipConfig::default()
+    })
 }
 
 /// The same message with a session description.
@@ -147,13 +137,13 @@ fn trunk_at(socket: UdpSocket, sip: SocketAddr) -> Phone {
 fn offers_and_answers_of_a_trunk_go_through_rtpengine_rfc3264() {
     let (address, requests) = relay(Mood::Good);
     let (socket, at) = trunk_socket();
-    let (serve, sip, _folder) = serve(address, at);
-    let mut trunk = trunk_at(socket, sip);
-    let mut caller = Phone::udp_at(sip, "user0");
+    let server = serve(address, at);
+    let mut trunk = trunk_at(socket, server.sip);
+    let mut caller = Phone::udp_at(server.sip, "user0");
     call(&mut caller, "media");
     let invite = trunk.expect("INVITE ");
     assert_eq!(body(&invite), format!("{OFFER}a=relayed\r\n"));
-    let offer = requests.recv_timeout(LIMIT).unwrap();
+    let offer = requests.recv_timeout(MAX_WAIT).unwrap();
     let has = |request: &str, key: &str| text_of(request, key);
     assert_eq!(has(&offer, "command").as_deref(), Some("offer"));
     let session = has(&offer, "call-id").unwrap();
@@ -169,7 +159,7 @@ fn offers_and_answers_of_a_trunk_go_through_rtpengine_rfc3264() {
     trunk.send(&ok);
     let ok = caller.expect("SIP/2.0 200");
     assert_eq!(body(&ok), format!("{ANSWER}a=relayed\r\n"));
-    let answer = requests.recv_timeout(LIMIT).unwrap();
+    let answer = requests.recv_timeout(MAX_WAIT).unwrap();
     assert_eq!(has(&answer, "command").as_deref(), Some("answer"));
     assert_eq!(has(&answer, "to-tag").as_deref(), Some("ttrunk"));
     caller.in_dialog(&ok, "ACK");
@@ -178,12 +168,12 @@ fn offers_and_answers_of_a_trunk_go_through_rtpengine_rfc3264() {
     let bye = trunk.expect("BYE ");
     trunk.respond(&bye, "200 OK");
     caller.expect("SIP/2.0 200");
-    let delete = requests.recv_timeout(LIMIT).unwrap();
+    let delete = requests.recv_timeout(MAX_WAIT).unwrap();
     assert_eq!(has(&delete, "command").as_deref(), Some("delete"));
     assert_eq!(has(&delete, "call-id"), Some(session));
     assert_eq!(has(&delete, "from-tag").as_deref(), Some("fmedia"));
     assert_eq!(has(&delete, "to-tag").as_deref(), Some("ttrunk"));
-    counts(&serve, "rewritten", 2);
+    counts(&server.serve, "rewritten", 2);
 }
 
 #[test]
@@ -200,8 +190,8 @@ fn without_rtpengine_the_caller_gets_503_and_the_log_says_why() {
         (closed, "no_answer", "rtpengine does not respond"),
     ] {
         let (socket, at) = trunk_socket();
-        let (serve, sip, _folder) = serve(address, at);
-        let mut caller = Phone::udp_at(sip, "user0");
+        let server = serve(address, at);
+        let mut caller = Phone::udp_at(server.sip, "user0");
         let invite = call(&mut caller, "refused");
         let refusal = caller.expect("SIP/2.0 503");
         assert_eq!(value(&refusal, "Retry-After"), "1");
@@ -209,9 +199,9 @@ fn without_rtpengine_the_caller_gets_503_and_the_log_says_why() {
         // The trunk has got nothing.
         socket.set_nonblocking(true).unwrap();
         assert!(socket.recv(&mut [0; 16]).is_err());
-        counts(&serve, outcome, 1);
-        serve.signal("TERM");
-        let (_, text) = serve.wait();
+        counts(&server.serve, outcome, 1);
+        server.serve.signal("TERM");
+        let (_, text) = server.serve.wait();
         assert!(text.contains(log), "{text}");
         assert!(text.contains(&address.to_string()), "{text}");
     }
@@ -222,7 +212,7 @@ fn counts(serve: &Serve, outcome: &str, count: u32) {
     let line = format!("hairpin_sip_media_requests_total{{outcome=\"{outcome}\"}} {count}\n");
     let begun = Instant::now();
     while !get(serve.value("admin"), "/metrics").contains(&line) {
-        assert!(begun.elapsed() < LIMIT, "no {line}");
+        assert!(begun.elapsed() < MAX_WAIT, "no {line}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

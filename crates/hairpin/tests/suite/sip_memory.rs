@@ -1,4 +1,4 @@
-//! What transactions of SIP cost the whole process, as the operating system sees it, and that all of it is let go.
+//! Resident memory of the process per SIP transaction, and that the process releases all of it.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};

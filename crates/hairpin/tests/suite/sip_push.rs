@@ -5,14 +5,15 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use crate::common::{Serve, fails, file, hairpin, run};
-use crate::sip_client::phone::{PASSWORD, Phone, credentials};
+use crate::common::sip::{SipConfig, SipServer};
+use crate::common::{fails, file, run};
+use crate::sip_client::phone::{Phone, credentials};
 use serde_json::Value;
 use sip::HeaderKind;
 use sip::Method;
 
 /// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// A gateway that responds with this code to everything. Gives the heads and bodies of the requests.
 fn gateway(code: u16) -> (SocketAddr, Receiver<(String, Value)>) {
@@ -48,28 +49,16 @@ fn gateway(code: u16) -> (SocketAddr, Receiver<(String, Value)>) {
     (address, receiver)
 }
 
-/// A server with two users, and its SIP address.
-fn serve(gateway: SocketAddr, keys: &str) -> (Serve, SocketAddr, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let text = format!(
-        "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
-         [admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\n\
-         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\npush_gateway = \"http://{gateway}/wake\"\n\
-         push_token = \"t0ken\"\npush_providers = [\"fcm\"]\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
-         [auth]\nrealm = \"example.com\"\nusers = [\n  {{ name = \"user0\", password = \"{PASSWORD}\" }},\n  \
-         {{ name = \"user1\", password = \"{PASSWORD}\" }},\n]\n"
-    );
-    let config = folder.path().join("hairpin.toml");
-    std::fs::write(&config, text).unwrap();
-    let mut command = hairpin(&["serve", "--config"]);
-    command.arg(&config);
-    let serve = Serve::start_command(command);
-    let mut lines = serve.banner.lines();
-    let line = lines.find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
-    let line = line.unwrap_or_else(|| panic!("no SIP in {}", serve.banner));
-    let mut words = line.split_whitespace();
-    let sip = words.find_map(|word| word.trim_end_matches(':').parse().ok());
-    (serve, sip.unwrap(), folder)
+/// A server with two users.
+fn serve(gateway: SocketAddr, keys: &str) -> SipServer {
+    SipServer::start(&SipConfig {
+        server: "control_socket = \"off\"\n",
+        sip: &format!(
+            "push_gateway = \"http://{gateway}/wake\"\npush_token = \"t0ken\"\npush_providers = [\"fcm\"]\n{keys}"
+        ),
+        users: &["user0", "user1"],
+        ..SipConfig::default()
+    })
 }
 
 /// A mobile phone of user1.
@@ -122,8 +111,8 @@ impl Mobile {
 #[test]
 fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_6_2() {
     let (address, pushes) = gateway(202);
-    let (serve, sip, _folder) = serve(address, "");
-    let mut mobile = Mobile::new(sip, "fcm");
+    let server = serve(address, "");
+    let mut mobile = Mobile::new(server.sip, "fcm");
     let response = mobile.register();
     assert!(response.starts_with("SIP/2.0 200"), "{response}");
     assert!(
@@ -132,10 +121,10 @@ fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_6_2() {
     );
     // Until then it counts as awake.
     std::thread::sleep(Duration::from_secs(11));
-    let mut caller = Phone::udp_at(sip, "user0");
+    let mut caller = Phone::udp_at(server.sip, "user0");
     caller.register();
     caller.ask(Method::Invite, "sip:user1@example.com", "wake");
-    let (head, body) = pushes.recv_timeout(LIMIT).unwrap();
+    let (head, body) = pushes.recv_timeout(MAX_WAIT).unwrap();
     assert!(head.starts_with("POST /wake HTTP/1.1\r\n"), "{head}");
     let head = head.to_ascii_lowercase();
     assert!(head.contains("authorization: bearer t0ken"), "{head}");
@@ -168,8 +157,8 @@ fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_6_2() {
     // The gateway's response counts once the server has read it, which may be after the call.
     let line = "hairpin_sip_pushes_total{outcome=\"accepted\"} 1\n";
     let begun = Instant::now();
-    while !get(serve.value("admin"), "/metrics").contains(line) {
-        assert!(begun.elapsed() < LIMIT, "no {line}");
+    while !get(server.serve.value("admin"), "/metrics").contains(line) {
+        assert!(begun.elapsed() < MAX_WAIT, "no {line}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -177,23 +166,23 @@ fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_6_2() {
 #[test]
 fn a_gateway_that_refuses_and_a_phone_that_stays_asleep_are_480() {
     let (address, pushes) = gateway(500);
-    let (serve, sip, _folder) = serve(address, "push_timeout = \"2s\"\n");
-    let mut mobile = Mobile::new(sip, "fcm");
+    let server = serve(address, "push_timeout = \"2s\"\n");
+    let mut mobile = Mobile::new(server.sip, "fcm");
     assert!(mobile.register().starts_with("SIP/2.0 200"));
     std::thread::sleep(Duration::from_secs(11));
-    let mut caller = Phone::udp_at(sip, "user0");
+    let mut caller = Phone::udp_at(server.sip, "user0");
     caller.register();
     let begun = Instant::now();
     caller.ask(Method::Invite, "sip:user1@example.com", "asleep");
     caller.expect("SIP/2.0 480");
     let waited = begun.elapsed();
     assert!(
-        waited >= Duration::from_secs(2) && waited < LIMIT,
+        waited >= Duration::from_secs(2) && waited < MAX_WAIT,
         "{waited:?}"
     );
-    pushes.recv_timeout(LIMIT).unwrap();
-    serve.signal("TERM");
-    let (_, log) = serve.wait();
+    pushes.recv_timeout(MAX_WAIT).unwrap();
+    server.serve.signal("TERM");
+    let (_, log) = server.serve.wait();
     assert!(log.contains("push notification failed"), "{log}");
     assert!(log.contains("the gateway responds with 500"), "{log}");
 }
@@ -201,8 +190,8 @@ fn a_gateway_that_refuses_and_a_phone_that_stays_asleep_are_480() {
 #[test]
 fn a_phone_with_another_push_service_is_555_rfc8599_8_1() {
     let (address, _pushes) = gateway(200);
-    let (_serve, sip, _folder) = serve(address, "");
-    let response = Mobile::new(sip, "acme").register();
+    let server = serve(address, "");
+    let response = Mobile::new(server.sip, "acme").register();
     let line = "SIP/2.0 555 Push Notification Service Not Supported\r\n";
     assert!(response.starts_with(line), "{response}");
     assert!(

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::controlled::free_port;
+use crate::common::sip::phone_over_tls;
 use crate::common::{Serve, hairpin};
-use crate::sip_client::phone::{Line, PASSWORD, Phone, Wire, credentials, value};
+use crate::sip_client::phone::{Line, PASSWORD, Phone, credentials, value};
 use crate::sip_client::status;
 use crate::tls_peer::{Authority, Link};
 use hairpin_server::rustls::RootCertStore;
@@ -289,8 +290,7 @@ impl Lab {
             _ => {
                 let link = Link::connect(self.tls, "example.com", self.roots.clone(), None);
                 let port = self.contacts.fetch_add(1, Ordering::Relaxed) % 60_000 + 1;
-                let nobody = SocketAddr::from(([127, 0, 0, 8], port as u16));
-                Phone::other(Box::new(OverTls(link.expect("TLS"))), "TLS", nobody, user)
+                phone_over_tls(link.expect("TLS"), port as u16, user)
             }
         };
         Desk {
@@ -467,18 +467,6 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-    }
-}
-
-struct OverTls(Link);
-
-impl Wire for OverTls {
-    fn send(&mut self, text: &str) {
-        self.0.send(text);
-    }
-
-    fn receive(&mut self) -> String {
-        self.0.next().expect("the connection is open")
     }
 }
 

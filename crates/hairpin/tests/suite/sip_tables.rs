@@ -7,8 +7,9 @@ use std::process::Command;
 
 use crate::common::controlled::eventually;
 use crate::common::nodes::Redis;
-use crate::common::{Serve, hairpin, run, stdout};
-use crate::sip_client::phone::{PASSWORD, Phone};
+use crate::common::sip::{SipConfig, SipServer};
+use crate::common::{Serve, run, stdout};
+use crate::sip_client::phone::Phone;
 use sip::Method;
 
 /// A server with SIP, and a trunk that is a socket of this test.
@@ -22,28 +23,20 @@ struct Server {
 impl Server {
     /// With these lines of `[server]`, and these at the end.
     fn start(server: &str, more: &str) -> Server {
-        let folder = tempfile::tempdir().expect("a folder");
         let trunk = UdpSocket::bind("127.0.0.2:0").expect("a port");
         let limit = Some(std::time::Duration::from_secs(60));
         trunk.set_read_timeout(limit).expect("an option");
         let to = format!("sip:{}", trunk.local_addr().expect("a port"));
-        let text = format!(
-            "[server]\nworkers = 2\ncontrol_socket = \"off\"\n{}\n[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n\
-             [peers]\nallow_local = true\n[admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n\
-             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\n[[sip.domain]]\nname = \"example.com\"\naliases = [\"127.0.0.1\"]\n\
-             [[sip.trunk]]\nname = \"carrier\"\nto = [\"{to}\"]\nprobe_interval = \"0s\"\n[[sip.route]]\nname = \"own\"\nprefixes = [\"+1\"]\nreject = \"403 Own\"\n\
-             [auth]\nrealm = \"example.com\"\nusers = [{{ name = \"ann\", password = {PASSWORD:?} }}, {{ name = \"bob\", password = {PASSWORD:?} }}]\n{more}",
-            server.replace("FOLDER", &folder.path().display().to_string()),
-        );
-        let config = folder.path().join("hairpin.toml");
-        std::fs::write(&config, text).expect("it is written");
-        let mut command = hairpin(&["serve", "--config"]);
-        command.arg(&config);
-        let serve = Serve::start_command(command);
-        let line = serve.banner.lines().find(|line| line.starts_with("sip "));
-        let words = line.expect("SIP is served").split_whitespace();
-        let mut addresses = words.filter_map(|word| word.trim_end_matches(':').parse().ok());
-        let sip = addresses.next().expect("an address");
+        let SipServer { serve, sip, folder } = SipServer::start(&SipConfig {
+            server: &format!("control_socket = \"off\"\n{server}\n"),
+            domain: "aliases = [\"127.0.0.1\"]\n",
+            users: &["ann", "bob"],
+            more: &format!(
+                "{more}[[sip.trunk]]\nname = \"carrier\"\nto = [\"{to}\"]\nprobe_interval = \"0s\"\n\
+                 [[sip.route]]\nname = \"own\"\nprefixes = [\"+1\"]\nreject = \"403 Own\"\n"
+            ),
+            ..SipConfig::default()
+        });
         Server {
             serve,
             sip,

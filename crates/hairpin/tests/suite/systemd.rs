@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Background, Serve, hairpin};
 
 /// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 const SECRET: &str = "0123456789abcdef";
 
@@ -23,7 +23,7 @@ impl Manager {
     fn new(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_read_timeout(Some(MAX_WAIT)).unwrap();
         let manager = Self {
             socket,
             folder,
@@ -51,7 +51,7 @@ impl Manager {
 
     /// The next message that has a line which begins like this.
     fn expect(&mut self, start: &str) -> String {
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + MAX_WAIT;
         loop {
             let mut bytes = [0; 4096];
             let length = self.socket.recv(&mut bytes).unwrap_or_else(|error| {

@@ -22,7 +22,7 @@ const SHOP: &str = "shop.example";
 const OLD: Key = Key::new("2026-11", 1);
 const NEW: Key = Key::new("2026-12", 2);
 /// How long a client waits before it repeats a request, and how often it sends it.
-const WAIT: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 const SENT: u32 = 30;
 
 /// A key that the server shares with an authorization server.
@@ -102,7 +102,9 @@ impl Server {
             STANDARD.decode(text).expect("base64")
         };
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        socket.set_read_timeout(Some(WAIT)).expect("a timeout");
+        socket
+            .set_read_timeout(Some(RESPONSE_TIMEOUT))
+            .expect("a timeout");
         Client {
             socket,
             server: self.0.first.address(),

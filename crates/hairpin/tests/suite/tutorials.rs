@@ -20,7 +20,7 @@ const SIP_PHONE: &str = include_str!("../../../../docs/tutorials/sip-phone.md");
 const MEASURE: &str = include_str!("../../../../docs/tutorials/measure.md");
 
 /// Time of one page, in seconds; a page takes 5 to 10, unless others use the processors.
-const LIMIT: &str = "120";
+const PAGE_TIMEOUT_S: &str = "120";
 
 /// The address of the machine in its own network namespace.
 const SERVER: &str = "192.0.2.10";
@@ -144,7 +144,7 @@ fn follow(name: &str, page: &str, least: usize) {
     command
         .args([
             "--kill-after=1",
-            LIMIT,
+            PAGE_TIMEOUT_S,
             "unshare",
             "--net",
             "--mount",

@@ -14,7 +14,8 @@ use std::time::Duration;
 use crate::common::controlled::{
     Controlled, eventually, free_port, is_alive, kill, may_load_programs,
 };
-use crate::sip_client::phone::{PASSWORD, Phone, Wire, value, values};
+use crate::common::sip::phone_over_tls;
+use crate::sip_client::phone::{PASSWORD, Phone, value, values};
 use crate::tls_peer::{Authority, Link};
 use hairpin_server::rustls::RootCertStore;
 use sip::Method;
@@ -29,18 +30,6 @@ struct Server {
     roots: Arc<RootCertStore>,
     /// Numbers of TLS phones, for their Contacts.
     contacts: AtomicU16,
-}
-
-struct OverTls(Link);
-
-impl Wire for OverTls {
-    fn send(&mut self, text: &str) {
-        self.0.send(text);
-    }
-
-    fn receive(&mut self) -> String {
-        self.0.next().expect("the connection is open")
-    }
 }
 
 impl Server {
@@ -104,8 +93,7 @@ impl Server {
             _ => {
                 let link = Link::connect(self.tls, "example.com", self.roots.clone(), None);
                 let port = self.contacts.fetch_add(1, Ordering::Relaxed);
-                let nobody = SocketAddr::from(([127, 0, 0, 8], port));
-                Phone::other(Box::new(OverTls(link.unwrap())), "TLS", nobody, &user)
+                phone_over_tls(link.unwrap(), port, &user)
             }
         }
     }

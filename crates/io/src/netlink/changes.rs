@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::answer::messages;
-use super::links::{RTM_DELLINK, RTM_NEWLINK};
+use super::interfaces::{RTM_DELLINK, RTM_NEWLINK};
 use super::neighbours::{Neighbour, neighbour};
 use super::routes::{RTM_DELROUTE, RTM_NEWROUTE};
 use crate::sys;
@@ -15,14 +15,14 @@ const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
 
 /// Room for the longest datagram that the kernel makes.
-const LONGEST: usize = 64 << 10;
+const MAX_DATAGRAM_BYTES: usize = 64 << 10;
 
 /// Something has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkChange {
     /// An interface: new, gone, up, down, or different.
-    Link,
+    Interface,
     /// An address, a route or a rule.
     Route,
     /// A neighbour is now so.
@@ -45,7 +45,7 @@ impl NetworkChanges {
     /// # Errors
     /// What `socket` and `bind` return.
     pub fn open() -> io::Result<NetworkChanges> {
-        /// RTMGRP_: links, neighbours, addresses, routes and rules of both families.
+        /// RTMGRP_: interfaces, neighbours, addresses, routes and rules of both families.
         const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
         NetworkChanges::open_groups(GROUPS)
     }
@@ -56,7 +56,7 @@ impl NetworkChanges {
     /// # Errors
     /// As [`NetworkChanges::open`].
     pub fn open_addresses() -> io::Result<NetworkChanges> {
-        /// RTMGRP_: links, and addresses of both families.
+        /// RTMGRP_: interfaces, and addresses of both families.
         const GROUPS: u32 = 0x1 | 0x10 | 0x100;
         NetworkChanges::open_groups(GROUPS)
     }
@@ -73,7 +73,7 @@ impl NetworkChanges {
         );
         Ok(NetworkChanges {
             socket,
-            buffer: vec![0; LONGEST],
+            buffer: vec![0; MAX_DATAGRAM_BYTES],
         })
     }
 
@@ -87,7 +87,7 @@ impl NetworkChanges {
                 Ok(length) => {
                     messages(&self.buffer[..length])
                         .filter_map(|message| match message.kind {
-                            RTM_NEWLINK | RTM_DELLINK => Some(NetworkChange::Link),
+                            RTM_NEWLINK | RTM_DELLINK => Some(NetworkChange::Interface),
                             RTM_NEWADDR | RTM_DELADDR | RTM_NEWROUTE | RTM_DELROUTE
                             | RTM_NEWRULE | RTM_DELRULE => Some(NetworkChange::Route),
                             _ => neighbour(&message).map(NetworkChange::Neighbour),

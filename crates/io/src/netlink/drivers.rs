@@ -9,7 +9,7 @@ use super::message::Request;
 use crate::sys;
 
 /// `struct genlmsghdr`.
-const FIXED: usize = 4;
+const HEADER_BYTES: usize = 4;
 
 /// What the driver of an interface can do with XDP at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Drivers {
         self.sequence += 1;
         let mut found = None;
         exchange(&self.socket, request, self.sequence, |message| {
-            let mut all = attributes(message.body, FIXED);
+            let mut all = attributes(message.body, HEADER_BYTES);
             let value = all.find(|(kind, _)| *kind == attribute);
             found = value.and_then(|(_, value)| read(value)).or(found.take());
         })?;

@@ -31,7 +31,7 @@ const INGRESS: u32 = 0xffff_fff2;
 /// `TC_H_CLSACT` with `TC_H_MIN_EGRESS`.
 const EGRESS: u32 = 0xffff_fff3;
 /// `struct tcmsg`.
-const FIXED: usize = 20;
+const HEADER_BYTES: usize = 20;
 /// ETH_P_ALL in network order: packets of every protocol.
 const EVERY_PROTOCOL: u16 = 3_u16.to_be();
 
@@ -163,7 +163,7 @@ fn filter(message: &Message<'_>) -> Option<Filter> {
         kind: String::new(),
         name: None,
     };
-    for (kind, value) in attributes(message.body, FIXED) {
+    for (kind, value) in attributes(message.body, HEADER_BYTES) {
         match kind {
             TCA_KIND => filter.kind = text(value),
             TCA_OPTIONS => {

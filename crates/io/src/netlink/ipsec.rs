@@ -34,8 +34,8 @@ impl Ipsec {
         const XFRM_MSG_NEWPOLICY: u16 = 0x13;
         const XFRM_MSG_GETPOLICY: u16 = 0x15;
         /// `struct xfrm_userpolicy_id`.
-        const FIXED: usize = 64;
-        let request = Request::new(XFRM_MSG_GETPOLICY, NLM_F_DUMP, &[0; FIXED]);
+        const HEADER_BYTES: usize = 64;
+        let request = Request::new(XFRM_MSG_GETPOLICY, NLM_F_DUMP, &[0; HEADER_BYTES]);
         let mut any = false;
         self.ask(request, |kind| any |= kind == XFRM_MSG_NEWPOLICY)?;
         Ok(any)

@@ -1,4 +1,4 @@
-//! Links, addresses, neighbours and routes of a network namespace, by rtnetlink.
+//! Interfaces, addresses, neighbours and routes of a network namespace, by rtnetlink.
 //!
 //! Enough to build a measured network of veth pairs, and to find the route of a packet. Every call waits for the
 //! kernel's response, which comes at once; [`NetworkChanges`] reports later changes.
@@ -7,8 +7,8 @@ mod answer;
 mod changes;
 mod drivers;
 mod filters;
+mod interfaces;
 mod ipsec;
-mod links;
 mod message;
 mod neighbours;
 mod routes;
@@ -26,8 +26,8 @@ use message::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request};
 pub use changes::{NetworkChange, NetworkChanges};
 pub use drivers::{Drivers, XdpFeatures};
 pub use filters::Filter;
+pub use interfaces::NetworkInterface;
 pub use ipsec::Ipsec;
-pub use links::Link;
 pub use neighbours::{Neighbour, NeighbourState};
 pub use routes::{Route, RoutePrefix, RouteTo};
 
@@ -91,7 +91,7 @@ impl Netlink {
             .nested(IFLA_LINKINFO, |info| {
                 info.attribute(IFLA_INFO_KIND, b"veth")
                     .nested(IFLA_INFO_DATA, &[], |data| {
-                        data.nested(VETH_INFO_PEER, &link(0, false), |peer| {
+                        data.nested(VETH_INFO_PEER, &interface_message(0, false), |peer| {
                             peer.attribute(IFLA_IFNAME, &name(other))
                                 .attribute(IFLA_ADDRESS, &other.mac)
                                 .attribute(IFLA_NET_NS_FD, &namespace(other));
@@ -107,7 +107,11 @@ impl Netlink {
     /// ENODEV if there is none of this number.
     pub fn set_up(&mut self, index: u32) -> io::Result<()> {
         const RTM_SETLINK: u16 = 19;
-        self.transact(Request::new(RTM_SETLINK, 0, &link(index, true)))
+        self.transact(Request::new(
+            RTM_SETLINK,
+            0,
+            &interface_message(index, true),
+        ))
     }
 
     /// Gives an interface an address and the subnet of `prefix` bits around it.
@@ -183,7 +187,11 @@ impl Netlink {
     /// # Errors
     /// ENODEV if there is none of this number.
     pub fn delete_link(&mut self, index: u32) -> io::Result<()> {
-        self.transact(Request::new(links::RTM_DELLINK, 0, &link(index, false)))
+        self.transact(Request::new(
+            interfaces::RTM_DELLINK,
+            0,
+            &interface_message(index, false),
+        ))
     }
 
     /// Makes an interface of a kind without settings, such as `dummy`, `bridge` or `bond`. It is down.
@@ -250,9 +258,9 @@ fn exchange(
     mut each: impl FnMut(&Message<'_>),
 ) -> io::Result<()> {
     /// The kernel fills at most 32 KiB at a time.
-    const ROOM: usize = 64 << 10;
+    const BUFFER_BYTES: usize = 64 << 10;
     sys::netlink::send(socket.as_fd(), &request.finish(sequence))?;
-    let mut answer = vec![0; ROOM];
+    let mut answer = vec![0; BUFFER_BYTES];
     loop {
         let length = sys::netlink::recv(socket.as_fd(), &mut answer)?;
         for message in messages(&answer[..length]) {
@@ -275,15 +283,15 @@ const IFLA_INFO_DATA: u16 = 2;
 /// A request for a new interface.
 fn new_link(name: &str) -> Request {
     Request::new(
-        links::RTM_NEWLINK,
+        interfaces::RTM_NEWLINK,
         NLM_F_CREATE | NLM_F_EXCL,
-        &link(0, false),
+        &interface_message(0, false),
     )
     .attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat())
 }
 
 /// `struct ifinfomsg`, asking for the interface to be up or for nothing.
-fn link(index: u32, up: bool) -> Vec<u8> {
+fn interface_message(index: u32, up: bool) -> Vec<u8> {
     let flags = if up { libc::IFF_UP as u32 } else { 0 };
     [
         [0; 4],
@@ -372,7 +380,7 @@ mod tests_needs_root {
                 .unwrap();
             left.enter().unwrap();
             let sender = UdpSocket::bind("192.0.2.1:0").unwrap();
-            // A fresh link drops what is sent before the kernel's work queue has noticed its
+            // A fresh interface drops what is sent before the kernel's work queue has noticed its
             // carrier.
             let arrived = (0..100).any(|_| {
                 sender.send_to(b"hello", "192.0.2.2:7000").unwrap();

@@ -13,7 +13,7 @@ const RTM_GETNEIGH: u16 = 30;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 /// `struct ndmsg`.
-const FIXED: usize = 12;
+const HEADER_BYTES: usize = 12;
 
 /// The kernel's entry of one neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Netlink {
     /// # Errors
     /// What the kernel says; it needs no privileges.
     pub fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
-        let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &[0; FIXED]);
+        let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &[0; HEADER_BYTES]);
         let mut found = Vec::new();
         self.ask(request, |message| found.extend(neighbour(message)))?;
         Ok(found)
@@ -95,7 +95,8 @@ pub(super) fn neighbour(message: &Message<'_>) -> Option<Neighbour> {
         bits if bits & (NUD_DELAY | NUD_PROBE) != 0 => NeighbourState::Probing,
         _ => NeighbourState::Unknown,
     };
-    let find = |wanted| attributes(message.body, FIXED).find(move |(kind, _)| *kind == wanted);
+    let find =
+        |wanted| attributes(message.body, HEADER_BYTES).find(move |(kind, _)| *kind == wanted);
     let known = find(NDA_LLADDR).filter(|_| state != NeighbourState::Unknown);
     Some(Neighbour {
         index: u32_at(message.body, 4)?,

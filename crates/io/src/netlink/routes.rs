@@ -13,7 +13,7 @@ const RTM_GETROUTE: u16 = 26;
 const RTM_NEWRULE: u16 = 32;
 const RTM_GETRULE: u16 = 34;
 /// `struct rtmsg`, and `struct fib_rule_hdr`.
-const FIXED: usize = 12;
+const HEADER_BYTES: usize = 12;
 /// Flags of `struct rtmsg`: a route for one destination, made of another; the entry of the table is asked for, not what
 /// was made of it.
 const RTM_F_CLONED: u32 = 0x200;
@@ -74,7 +74,7 @@ impl Netlink {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             // Both are below 256.
-            let mut fixed = [0; FIXED];
+            let mut fixed = [0; HEADER_BYTES];
             fixed[0] = family as u8;
             let mut add = |prefix: Option<RoutePrefix>| {
                 // One more than `most` is kept, so that it is known that there were more.
@@ -165,7 +165,7 @@ fn route_prefix(message: &Message<'_>) -> Option<RoutePrefix> {
     }
     let is_exception = u32_at(message.body, 8)? & RTM_F_CLONED != 0;
     let kind = *message.body.get(7)?;
-    let has = |wanted: u16| attributes(message.body, FIXED).any(|(kind, _)| kind == wanted);
+    let has = |wanted: u16| attributes(message.body, HEADER_BYTES).any(|(kind, _)| kind == wanted);
     let one_gateway = (has(RTA_GATEWAY) || has(RTA_VIA)) && !has(RTA_MULTIPATH);
     let together = NOWHERE.contains(&kind) || kind == RTN_UNICAST && one_gateway;
     prefix(message, RTA_DST, is_exception || !together)
@@ -181,7 +181,7 @@ fn rule_prefix(message: &Message<'_>) -> Option<RoutePrefix> {
 /// The prefix of a message, whose address is in an attribute; it lacks with a length of 0.
 fn prefix(message: &Message<'_>, destination: u16, separates: bool) -> Option<RoutePrefix> {
     let (family, length) = (*message.body.first()?, *message.body.get(1)?);
-    let mut found = attributes(message.body, FIXED).filter(|(kind, _)| *kind == destination);
+    let mut found = attributes(message.body, HEADER_BYTES).filter(|(kind, _)| *kind == destination);
     let network = match found.next() {
         Some((_, value)) => address(value)?,
         None if length > 0 => return None,
@@ -215,7 +215,7 @@ fn route(message: &Message<'_>) -> Option<Route> {
         mtu: None,
         wrapped: false,
     };
-    for (kind, value) in attributes(message.body, FIXED) {
+    for (kind, value) in attributes(message.body, HEADER_BYTES) {
         match kind {
             RTA_OIF => route.index = u32_at(value, 0)?,
             RTA_GATEWAY => route.gateway = address(value),

@@ -9,7 +9,7 @@ use std::{io, mem, ptr, slice};
 use libc::{iovec, mmsghdr, msghdr};
 
 use super::Flushed;
-use super::queue::{Entry, Flow, NONE, Queue};
+use super::queue::{END_OF_LIST, Entry, Flow, Queue};
 use super::refused::GsoRefusal;
 use crate::UdpSocket;
 use crate::control::{ControlWriter, SendControl};
@@ -123,9 +123,9 @@ impl Queue {
         self.wire.messages.clear();
         self.wire.iovecs.clear();
         let mut flow = first_flow;
-        while flow != NONE {
+        while flow != END_OF_LIST {
             let mut entry = self.flows[flow as usize].first;
-            while entry != NONE {
+            while entry != END_OF_LIST {
                 let run = if self.gso {
                     self.cut_run(flow, entry)
                 } else {
@@ -156,12 +156,12 @@ impl Queue {
             count: 1,
             next: head.next,
         };
-        if size == 0 || head.next == NONE {
+        if size == 0 || head.next == END_OF_LIST {
             return run;
         }
         let limit = if to.is_ipv4() { MAX_RUN_V4 } else { MAX_RUN_V6 };
         let mut total = size;
-        while run.next != NONE && (run.count as usize) < self.max_segments {
+        while run.next != END_OF_LIST && (run.count as usize) < self.max_segments {
             let entry = &self.entries[run.next as usize];
             let len = entry.len();
             let alike = entry.tos == head.tos && entry.dont_fragment == head.dont_fragment;

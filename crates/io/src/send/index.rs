@@ -17,7 +17,7 @@ struct Slot {
 
 /// Where a value that was not found is to be put.
 #[derive(Debug)]
-pub(crate) struct Vacancy(usize);
+pub(crate) struct InsertPlace(usize);
 
 impl Index {
     /// At most `capacity` values between two `clear`s.
@@ -42,12 +42,16 @@ impl Index {
 
     /// The value with this hash for which `matches` holds, or the place for it.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, matches: impl Fn(u32) -> bool) -> Result<u32, Vacancy> {
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        matches: impl Fn(u32) -> bool,
+    ) -> Result<u32, InsertPlace> {
         let mut at = hash as usize & self.mask;
         loop {
             let slot = self.slots[at];
             if slot.stamp != self.stamp {
-                return Err(Vacancy(at));
+                return Err(InsertPlace(at));
             }
             if matches(slot.value) {
                 return Ok(slot.value);
@@ -57,8 +61,8 @@ impl Index {
     }
 
     #[inline]
-    pub(crate) fn fill(&mut self, vacancy: Vacancy, value: u32) {
-        self.slots[vacancy.0] = Slot {
+    pub(crate) fn fill(&mut self, place: InsertPlace, value: u32) {
+        self.slots[place.0] = Slot {
             stamp: self.stamp,
             value,
         };
@@ -79,10 +83,10 @@ mod tests {
     fn intern(index: &mut Index, names: &mut Vec<u64>, name: u64) -> u32 {
         match index.find(name, |value| names[value as usize] == name) {
             Ok(value) => value,
-            Err(vacancy) => {
+            Err(place) => {
                 names.push(name);
                 let value = names.len() as u32 - 1;
-                index.fill(vacancy, value);
+                index.fill(place, value);
                 value
             }
         }
@@ -104,8 +108,8 @@ mod tests {
     #[test]
     fn old_stamps_stay_dead_when_the_counter_wraps() {
         let mut index = Index::new(1);
-        let vacancy = index.find(0, |_| true).unwrap_err();
-        index.fill(vacancy, 7);
+        let place = index.find(0, |_| true).unwrap_err();
+        index.fill(place, 7);
         index.stamp = u32::MAX;
         index.clear();
         assert_eq!(index.stamp, 1);

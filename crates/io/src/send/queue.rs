@@ -13,11 +13,11 @@ use crate::address::RawAddress;
 use crate::sys;
 
 /// End of a list of indexes.
-pub(super) const NONE: u32 = u32::MAX;
+pub(super) const END_OF_LIST: u32 = u32::MAX;
 
 /// Prefixes of a few bytes for a full queue, and one copied datagram of any size.
 const PREFIX_BYTES_PER_DATAGRAM: usize = 16;
-const PREFIX_BYTES_AT_LEAST: usize = 65_536;
+const MIN_PREFIX_BYTES: usize = 65_536;
 
 /// The queue's storage. Raw pointers in it were borrowed by the session that pushed them, and are followed only by
 /// [`Queue::transmit`], within that session.
@@ -101,15 +101,13 @@ impl Queue {
             entries: Vec::with_capacity(capacity),
             flows: Vec::with_capacity(capacity),
             lanes: Vec::with_capacity(capacity),
-            prefixes: Vec::with_capacity(
-                capacity * PREFIX_BYTES_PER_DATAGRAM + PREFIX_BYTES_AT_LEAST,
-            ),
+            prefixes: Vec::with_capacity(capacity * PREFIX_BYTES_PER_DATAGRAM + MIN_PREFIX_BYTES),
             refused: Refused::new(),
             // A refused run is repeated as single messages behind all others.
             wire: Wire::new(capacity + max_segments),
             flow_index: Index::new(capacity),
             lane_index: Index::new(capacity),
-            recent: NONE,
+            recent: END_OF_LIST,
             seed: RandomState::new().hash_one(0),
         }
     }
@@ -132,7 +130,7 @@ impl Queue {
         self.prefixes.clear();
         self.flow_index.clear();
         self.lane_index.clear();
-        self.recent = NONE;
+        self.recent = END_OF_LIST;
     }
 
     /// There must be room, lengths within 16 bits, and the buffers must live until `forget`.
@@ -150,7 +148,7 @@ impl Queue {
             payload: payload.as_ptr(),
             payload_len: payload.len() as u32,
             prefix_at: self.prefixes.len() as u32,
-            next: NONE,
+            next: END_OF_LIST,
             prefix_len: prefix.len() as u16,
             pad: pad as u8,
             tos: to.tos,
@@ -200,9 +198,9 @@ impl Queue {
             to,
             from_ip,
             raw,
-            first: NONE,
-            last: NONE,
-            next: NONE,
+            first: END_OF_LIST,
+            last: END_OF_LIST,
+            next: END_OF_LIST,
         });
         let lane = self.flows_of(socket);
         let lane = &mut self.lanes[lane as usize];
@@ -221,7 +219,7 @@ impl Queue {
         {
             return self.lanes.len() as u32 - 1;
         }
-        let hash = mix(socket.addr() as u64 ^ self.seed, PHI);
+        let hash = mix(socket.addr() as u64 ^ self.seed, HASH_FACTOR);
         self.lane_index
             .find(hash, |lane| {
                 ptr::eq(self.lanes[lane as usize].socket, socket)
@@ -230,8 +228,8 @@ impl Queue {
                 let lane = self.lanes.len() as u32;
                 self.lanes.push(SocketFlows {
                     socket,
-                    first: NONE,
-                    last: NONE,
+                    first: END_OF_LIST,
+                    last: END_OF_LIST,
                 });
                 self.lane_index.fill(vacancy, lane);
                 lane
@@ -247,7 +245,7 @@ impl Flow {
 }
 
 /// An odd constant with well-mixed bits: the golden ratio's.
-const PHI: u64 = 0x9e37_79b9_7f4a_7c15;
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// By socket and destination; source addresses vary too little to matter.
 #[inline]
@@ -256,11 +254,11 @@ fn hash(to: &SendTo<'_>, seed: u64) -> u64 {
     match to.to {
         SocketAddr::V4(v4) => mix(
             socket,
-            u64::from(v4.ip().to_bits()) << 16 ^ u64::from(v4.port()) ^ PHI,
+            u64::from(v4.ip().to_bits()) << 16 ^ u64::from(v4.port()) ^ HASH_FACTOR,
         ),
         SocketAddr::V6(v6) => {
             let bits = v6.ip().to_bits();
-            let high = mix(socket, (bits >> 64) as u64 ^ PHI);
+            let high = mix(socket, (bits >> 64) as u64 ^ HASH_FACTOR);
             mix(high ^ u64::from(v6.port()), bits as u64 ^ seed)
         }
     }

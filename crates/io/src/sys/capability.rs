@@ -15,7 +15,7 @@ struct Header {
 /// `struct __user_cap_data_struct`: 32 capabilities.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Half {
+pub(crate) struct CapabilityWord {
     pub(crate) effective: u32,
     pub(crate) permitted: u32,
     pub(crate) inheritable: u32,
@@ -24,12 +24,12 @@ pub(crate) struct Half {
 /// _LINUX_CAPABILITY_VERSION_3: two halves.
 const VERSION: u32 = 0x2008_0522;
 
-pub(crate) fn capget() -> io::Result<[Half; 2]> {
+pub(crate) fn capget() -> io::Result<[CapabilityWord; 2]> {
     let mut header = Header {
         version: VERSION,
         thread: 0,
     };
-    let mut sets = [Half::default(); 2];
+    let mut sets = [CapabilityWord::default(); 2];
     // SAFETY: the kernel reads and writes one header, and writes the two halves that this version has; both are live
     // locals.
     let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
@@ -37,7 +37,7 @@ pub(crate) fn capget() -> io::Result<[Half; 2]> {
     Ok(sets)
 }
 
-pub(crate) fn capset(sets: &[Half; 2]) -> io::Result<()> {
+pub(crate) fn capset(sets: &[CapabilityWord; 2]) -> io::Result<()> {
     let mut header = Header {
         version: VERSION,
         thread: 0,

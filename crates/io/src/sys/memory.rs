@@ -42,7 +42,7 @@ pub(crate) fn make_file(bytes: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The length of such a file in bytes; `InvalidInput` if it could shrink.
+/// The length in bytes of a file that is sealed against shrinking; `InvalidInput` if it is not.
 pub(crate) fn sealed_length(fd: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: takes integers only; fails for what is no such file.
     let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;

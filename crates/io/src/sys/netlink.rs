@@ -31,7 +31,7 @@ fn netlink_socket(protocol: libc::c_int, flags: libc::c_int) -> io::Result<Owned
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Has the socket get the events of these groups (RTMGRP_*).
+/// Subscribes a socket to the events of these groups (RTMGRP_*).
 pub(crate) fn subscribe(socket: BorrowedFd<'_>, groups: u32) -> io::Result<()> {
     // SAFETY: integers only: all zeros are valid.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };

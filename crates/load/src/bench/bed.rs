@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use ::io::netlink::interface_index;
 use bpf::BpfError;
-use bpf::count::{Arrives, Counter, Expectation, ExpectedFlow, Hook, Totals};
+use bpf::count::{ArrivingPayload, Counter, Expectation, ExpectedFlow, Hook, Totals};
 use bpf::inject::{Datagram, Flow, Injector};
 
 use super::error::{BenchError, IoContext, SideError};
@@ -187,11 +187,15 @@ impl Load {
         }
         let at_peer = || Expectation {
             flow_mask,
-            ..expectation(Arrives::Raw(payload), FIRST_PEER_PORT, from_relays(relays))
+            ..expectation(
+                ArrivingPayload::Raw(payload),
+                FIRST_PEER_PORT,
+                from_relays(relays),
+            )
         };
         let arrives = match raw {
-            true => Arrives::Raw(payload),
-            false => Arrives::ChannelData(payload),
+            true => ArrivingPayload::Raw(payload),
+            false => ArrivingPayload::ChannelData(payload),
         };
         let at_client = || Expectation {
             flow_mask,
@@ -218,7 +222,11 @@ impl Load {
         let flows = (0..clients).map(frame).collect::<Result<_, _>>()?;
         let at_client = Expectation {
             flow_mask,
-            ..expectation(Arrives::Binding, FIRST_CLIENT_PORT, from_server(clients))
+            ..expectation(
+                ArrivingPayload::Binding,
+                FIRST_CLIENT_PORT,
+                from_server(clients),
+            )
         };
         Ok(Load {
             flows,
@@ -259,7 +267,7 @@ fn from_server(flows: u16) -> Vec<ExpectedFlow> {
     (0..flows).map(expected).collect()
 }
 
-fn expectation(arrives: Arrives, first_port: u16, flows: Vec<ExpectedFlow>) -> Expectation {
+fn expectation(arrives: ArrivingPayload, first_port: u16, flows: Vec<ExpectedFlow>) -> Expectation {
     // As many ports as flows, which are numbered with 16 bits.
     Expectation {
         arrives,

@@ -33,7 +33,7 @@ use turn::client::Credentials;
 const START_LIMIT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// How long to wait for what is on its way after the last send.
-pub(super) const LINGER: Duration = Duration::from_millis(30);
+pub(super) const DRAIN_TIME: Duration = Duration::from_millis(30);
 
 /// Connects and allocates, or readies SIP clients. `None` if the scenario is made of frames.
 pub(super) fn open(
@@ -131,7 +131,7 @@ pub(super) fn handshakes(
         .doing("connect the clients")?;
     let mut plan = plan.map_err(failed)?;
     plan.close_loop(in_flight.into());
-    (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, duration, LINGER);
+    (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, duration, DRAIN_TIME);
     let started = Instant::now();
     let report = topology
         .in_client(|| Ok(Run::start(plan).map(Run::finish)))
@@ -161,20 +161,20 @@ fn corrupt(total: &Totals) -> u64 {
 
 /// Responses of a SIP server that no request has asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Odd {
+struct UnexpectedResponses {
     wrong: u64,
     second: u64,
 }
 
-impl Odd {
-    fn of(sip: &SipReport, workload: &str) -> Odd {
+impl UnexpectedResponses {
+    fn of(sip: &SipReport, workload: &str) -> UnexpectedResponses {
         // A request that was sent again may be answered again (RFC 3261 §17.2.2). The 200 to an INVITE is sent again
         // until its ACK arrives (§13.3.1.4), so nothing is known of calls.
         let is_call = ![SipWorkload::Options, SipWorkload::Register]
             .iter()
             .any(|one| one.name() == workload);
         let unasked = sip.second.saturating_sub(sip.retransmissions);
-        Odd {
+        UnexpectedResponses {
             wrong: sip.wrong(),
             second: if is_call { 0 } else { unasked },
         }
@@ -216,7 +216,9 @@ impl Meter<'_> {
         let (total, mut after) = (&report.total, self.read()?);
         let workload = &report.run.workload;
         let sip = report.sip.as_deref();
-        let sip = sip.map_or(Odd::default(), |sip| Odd::of(sip, workload));
+        let sip = sip.map_or(UnexpectedResponses::default(), |sip| {
+            UnexpectedResponses::of(sip, workload)
+        });
         after.delivered = before.delivered
             + count::Totals {
                 datagrams: total.received,
@@ -243,16 +245,16 @@ impl Meter<'_> {
 
     /// Waits until the server has no more to do with what was sent before.
     fn wait_until_idle(&self) -> Result<(), SideError> {
-        const LOOK: Duration = Duration::from_millis(20);
-        const LOOKS: u32 = 50;
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
+        const MAX_POLLS: u32 = 50;
         const IDLE_NS: u64 = 1_000_000;
         let spent = || {
             let cpu = self.bed.topology.server_cpu();
             cpu.doing("read processor times").map(|cpu| cpu.processes)
         };
         let mut last = spent()?;
-        for _ in 0..LOOKS {
-            std::thread::sleep(LOOK);
+        for _ in 0..MAX_POLLS {
+            std::thread::sleep(POLL_INTERVAL);
             let now = spent()?;
             if now.saturating_sub(last) < IDLE_NS {
                 break;
@@ -271,7 +273,7 @@ mod tests {
     fn a_sip_server_that_answers_twice_is_named_unless_it_was_asked_twice() {
         let mut sip = SipReport::default();
         (sip.second, sip.retransmissions, sip.wrong_cseq) = (9, 4, 2);
-        let odd = |workload: SipWorkload| Odd::of(&sip, workload.name());
+        let odd = |workload: SipWorkload| UnexpectedResponses::of(&sip, workload.name());
         let found = odd(SipWorkload::Options);
         assert_eq!((found.wrong, found.second), (2, 5));
         assert_eq!(odd(SipWorkload::Register).second, 5);

@@ -52,7 +52,7 @@ pub(super) fn settings() -> Vec<(String, String)> {
             "warm-up of flows of a TURN server",
             format!("{FLOW_WARM_UP_RATE:.0}/s"),
         ),
-        ("users of proxied calls", sip::CALLING.to_string()),
+        ("users of proxied calls", sip::CALLING_USERS.to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()

@@ -72,7 +72,7 @@ const CALLS_OF_BINDING: f64 = 0.3;
 
 /// The greatest difference between the allocations of two workers while 128 are made. Without steering the difference
 /// is a random walk: its greatest value is 14 on average, and at most this value in one of sixty runs.
-const APART: u32 = 5;
+const MAX_SPREAD: u32 = 5;
 
 impl Gate {
     /// Each gate of a scenario, with what it demands in words.
@@ -164,7 +164,7 @@ impl Gate {
 
     /// The most that two workers may differ by.
     pub(crate) fn apart(self) -> Option<u32> {
-        matches!(self, Gate::Measured).then_some(APART)
+        matches!(self, Gate::Measured).then_some(MAX_SPREAD)
     }
 
     /// The most user memory that an allocation may take, in bytes.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bpf::BpfError;
-use bpf::count::{Arrives, Counter, Expectation, ExpectedFlow, Hook};
+use bpf::count::{ArrivingPayload, Counter, Expectation, ExpectedFlow, Hook};
 use bpf::inject::{Datagram, Flow, Injector, Pace};
 use serde::Serialize;
 
@@ -88,7 +88,7 @@ fn expectation(payload: u16) -> Expectation {
         channel: layout::CHANNEL,
     });
     Expectation {
-        arrives: Arrives::ChannelData(payload.into()),
+        arrives: ArrivingPayload::ChannelData(payload.into()),
         first_port: SERVER_PORT,
         ports: 1,
         flows: flows.collect(),

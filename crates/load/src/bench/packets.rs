@@ -33,12 +33,12 @@ pub(super) const FIRST_RATE: f64 = 50_000.0;
 const HIGHEST_RATE: f64 = 6_000_000.0;
 /// The greatest loss with which a rate counts as held.
 pub(crate) const MAX_LOSS: f64 = 0.01;
-/// Rates that are tried below the first one that was not held, each at least `LOWER` of the one before.
+/// Rates that are tried below the first one that was not held, each at least `LOWER_FACTOR` of the one before.
 const LOWER_TRIES: u32 = 16;
-const LOWER: f64 = 0.97;
+const LOWER_FACTOR: f64 = 0.97;
 /// Rates that are tried above the first one, if that was held.
 const HIGHER_TRIES: u32 = 3;
-const HIGHER: f64 = 1.04;
+const HIGHER_FACTOR: f64 = 1.04;
 
 /// One measured load. Costs are processor time in nanoseconds per delivered datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -142,11 +142,11 @@ impl Packets {
     /// three signs is enough. The generator skipped datagrams at the best load. It offered hardly more than the best
     /// load when it tried twice as much. Or the server's processor was still partly idle at that offered load.
     pub fn generator_was_the_limit(&self) -> bool {
-        const LITTLE: f64 = 0.03;
-        const BUSY: f64 = 0.9;
-        self.best.skipped > LITTLE
-            || self.at_double.offered < self.best.offered * (1.0 + LITTLE)
-            || self.at_double.busy < BUSY
+        const SMALL_SHARE: f64 = 0.03;
+        const BUSY_SHARE: f64 = 0.9;
+        self.best.skipped > SMALL_SHARE
+            || self.at_double.offered < self.best.offered * (1.0 + SMALL_SHARE)
+            || self.at_double.busy < BUSY_SHARE
     }
 
     /// What is delivered of the best goodput when twice that load is offered.
@@ -262,7 +262,7 @@ impl Meter<'_> {
                 };
             }
             // The goodput shows how far to lower the rate.
-            rate = (rate * LOWER).min(point.delivered).max(rate / 2.0);
+            rate = (rate * LOWER_FACTOR).min(point.delivered).max(rate / 2.0);
         }
         Err(SideError::NotHeld {
             from,
@@ -280,7 +280,7 @@ impl Meter<'_> {
         ramp: &mut Ramp,
     ) -> Result<Point, SideError> {
         for _ in 0..HIGHER_TRIES {
-            let point = self.record(best.offered * HIGHER, length, ramp)?;
+            let point = self.record(best.offered * HIGHER_FACTOR, length, ramp)?;
             if point.loss > MAX_LOSS || point.delivered <= best.delivered {
                 break;
             }
@@ -428,11 +428,11 @@ impl Meter<'_> {
     /// Waits until the server has relayed the contents of its receive buffers. A large buffer holds
     /// more than the datagrams of one step, and the next step would count them as its goodput.
     fn wait_until_quiet(&mut self) -> Result<(), SideError> {
-        const LOOK: Duration = Duration::from_millis(20);
-        const LOOKS: u32 = 50;
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
+        const MAX_POLLS: u32 = 50;
         let mut last = self.bed.delivered()?.datagrams;
-        for _ in 0..LOOKS {
-            std::thread::sleep(LOOK);
+        for _ in 0..MAX_POLLS {
+            std::thread::sleep(POLL_INTERVAL);
             let now = self.bed.delivered()?.datagrams;
             if now == last {
                 break;

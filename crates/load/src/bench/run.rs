@@ -36,7 +36,7 @@ use super::stats;
 use super::topology::new_namespace;
 use super::upkeep;
 
-/// Runs a benchmark. Takes the calling thread to the generator's processor, for good.
+/// Runs a benchmark. Moves the calling thread to the generator's processor, where it stays.
 ///
 /// What fails for one server is in the report ([`Outcome::Failed`]); the others go on.
 ///

@@ -96,8 +96,10 @@ impl Running {
             self.clients = client::sockets(&bed.topology, scenario.flows())?;
         }
         let (first_rate, linger) = match scenario {
-            Scenario::Sip { .. } | Scenario::SipOverload { .. } => (sip::FIRST_RATE, sip::LINGER),
-            _ => (packets::FIRST_RATE, connections::LINGER),
+            Scenario::Sip { .. } | Scenario::SipOverload { .. } => {
+                (sip::FIRST_RATE, sip::DRAIN_TIME)
+            }
+            _ => (packets::FIRST_RATE, connections::DRAIN_TIME),
         };
         let plan = connections::open(&bed.topology, scenario, self.server.id())?;
         if plan.is_none() {

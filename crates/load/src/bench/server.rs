@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ::io::process::{Confined, ProcessPlacement};
+use ::io::process::{GuardedChild, ProcessPlacement};
 
 use super::error::SideError;
 use super::side::Side;
@@ -19,7 +19,7 @@ const TAIL_BYTES: usize = 2000;
 #[derive(Debug)]
 pub(crate) struct Server {
     /// `None` only while it is being dropped.
-    process: Option<Confined>,
+    process: Option<GuardedChild>,
     output: Arc<Mutex<Vec<u8>>>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -43,10 +43,11 @@ impl Server {
             cpus: &cpus,
             preferred: topology.cpus().preferred,
         };
-        let mut process = Confined::spawn(command, &place).map_err(|source| SideError::Start {
-            command: words.join(" "),
-            source,
-        })?;
+        let mut process =
+            GuardedChild::spawn(command, &place).map_err(|source| SideError::Start {
+                command: words.join(" "),
+                source,
+            })?;
         let output = Arc::default();
         let child = process.child();
         let streams: [Option<Box<dyn Read + Send>>; 2] = [
@@ -67,12 +68,16 @@ impl Server {
 
     /// Its process.
     pub(crate) fn id(&self) -> u32 {
-        self.process.as_ref().map_or(0, Confined::id)
+        self.process.as_ref().map_or(0, GuardedChild::id)
     }
 
     /// An error if the server has ended.
     pub(crate) fn check_alive(&mut self) -> Result<(), SideError> {
-        match self.process.as_mut().map_or(Ok(None), Confined::try_wait) {
+        match self
+            .process
+            .as_mut()
+            .map_or(Ok(None), GuardedChild::try_wait)
+        {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(SideError::Ended {
                 status: status.to_string(),

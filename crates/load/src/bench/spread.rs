@@ -17,11 +17,11 @@ use super::side::Side;
 use super::topology::Topology;
 
 /// Number of steps, each with `at_once` allocations.
-const TIMES: u16 = 32;
+const STEPS: u16 = 32;
 /// How long a response with metrics may take.
 const METRICS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Workers publish their counters within 50 ms after a change.
-const PUBLISHED: Duration = Duration::from_millis(60);
+const PUBLISHING_DELAY: Duration = Duration::from_millis(60);
 
 /// How evenly allocations were spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -39,17 +39,17 @@ pub(super) fn measure(
     topology: &mut Topology,
     at_once: u16,
 ) -> Result<Spread, SideError> {
-    let mut server = start_server(side, topology, at_once * TIMES)?;
+    let mut server = start_server(side, topology, at_once * STEPS)?;
     let (mut last, mut apart) = ([0; 2], 0);
     let mut held = Vec::new();
-    for time in 0..TIMES {
+    for time in 0..STEPS {
         // One after the other: steering does not count allocations that are in progress.
         for client in time * at_once..(time + 1) * at_once {
             let mut client = Allocations::open_from(topology, client, 1)?;
             client.allocate()?;
             held.push(client);
         }
-        std::thread::sleep(PUBLISHED);
+        std::thread::sleep(PUBLISHING_DELAY);
         server.check_alive()?;
         last = topology
             .in_client(allocations)

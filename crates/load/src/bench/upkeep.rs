@@ -126,12 +126,12 @@ pub(crate) fn memory(
 
 /// Waits until the kernel memory is stable, and returns it in bytes. The kernel frees memory with a delay.
 pub(super) fn stable_slab_bytes() -> u64 {
-    const LOOK: Duration = Duration::from_millis(100);
-    const LOOKS: u32 = 20;
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
+    const MAX_POLLS: u32 = 20;
     const STILL: u64 = 64 << 10;
     let mut last = procfs::slab_bytes();
-    for _ in 0..LOOKS {
-        std::thread::sleep(LOOK);
+    for _ in 0..MAX_POLLS {
+        std::thread::sleep(POLL_INTERVAL);
         let now = procfs::slab_bytes();
         if now.abs_diff(last) < STILL {
             return now;

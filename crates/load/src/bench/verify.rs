@@ -16,14 +16,14 @@ use super::scenario::Direction;
 use super::topology::Topology;
 
 /// Datagrams per flow, direction and length.
-const DATAGRAMS: u32 = 16;
+const DATAGRAMS_PER_FLOW: u32 = 16;
 /// How long one datagram may take before the server is known to be ready. If it is not, the datagram is lost, and the
 /// next one is sent.
 const ARRIVAL_AT_START: Duration = Duration::from_millis(500);
 /// How long one datagram may take afterwards. On a machine that is busy otherwise the server may wait for its
 /// processor.
-const ARRIVAL: Duration = Duration::from_secs(5);
-const LONGEST: usize = 2048;
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_PAYLOAD_BYTES: usize = 2048;
 
 /// Both ends of some flows. The client's sockets are those that allocated, so they are lent.
 pub(crate) struct Ends<'a> {
@@ -75,10 +75,10 @@ impl<'a> Ends<'a> {
             Direction::ClientToPeer => &[Direction::ClientToPeer],
             Direction::PeerToClient => &[Direction::PeerToClient],
         };
-        self.set_timeout(ARRIVAL)?;
+        self.set_timeout(ARRIVAL_TIMEOUT)?;
         for way in ways {
             for flow in 0..self.peers.len() {
-                for sequence in 0..DATAGRAMS {
+                for sequence in 0..DATAGRAMS_PER_FLOW {
                     self.pass(flow, *way, length, sequence)?;
                 }
             }
@@ -164,7 +164,7 @@ pub(crate) fn channel_data(payload: &[u8]) -> Vec<u8> {
 
 /// The next datagram that is not a late response to the allocating client.
 fn receive(socket: &UdpSocket) -> Result<(Vec<u8>, SocketAddr), SideError> {
-    let mut buffer = vec![0; LONGEST];
+    let mut buffer = vec![0; MAX_PAYLOAD_BYTES];
     loop {
         let (length, from) = match socket.recv_from(&mut buffer) {
             Ok(received) => received,

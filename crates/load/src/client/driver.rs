@@ -19,10 +19,10 @@ use super::slot::{ClientId, ClientParts, Wheel};
 use super::{AddError, Data, DriverStats, Handler};
 use crate::ServerAddress;
 use crate::gather::Gather;
-use crate::socket::{CHUNK, Connection, Socket};
+use crate::socket::{Connection, MAX_READ_BYTES, Socket};
 
 /// Readiness events taken from the kernel at once.
-const EVENTS: usize = 256;
+const MAX_EVENTS: usize = 256;
 
 /// How a [`Driver`] works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Driver {
         Ok(Driver {
             socket: options.socket.clone(),
             poller: Poller::new()?,
-            ready: Events::with_capacity(EVENTS),
+            ready: Events::with_capacity(MAX_EVENTS),
             clients: Vec::new(),
             sockets: Vec::new(),
             wheel: Wheel::new(),
@@ -154,7 +154,7 @@ impl Driver {
         if let Some(connection) = parts.socket.connection() {
             connection.clear_watched();
             if self.chunk.is_empty() {
-                self.chunk = vec![0; CHUNK].into();
+                self.chunk = vec![0; MAX_READ_BYTES].into();
             }
         }
         self.poller
@@ -233,7 +233,7 @@ impl Driver {
         Some(result)
     }
 
-    /// Opens a session of sending data. What it has queued leaves at the latest when it is dropped.
+    /// Begins to send data. Queued data is sent at the latest when the sender is dropped.
     pub fn sender<'a>(&'a mut self) -> Sender<'a> {
         Sender {
             clients: &mut self.clients,

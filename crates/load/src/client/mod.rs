@@ -31,7 +31,7 @@ pub use sender::Sender;
 use crate::Via;
 pub use slot::{ClientId, ClientParts};
 
-/// What a client has to say.
+/// An event of a client.
 pub trait Handler {
     /// Something happened to a client. The driver is an argument, for the next step.
     fn event(&mut self, driver: &mut Driver, id: ClientId, event: Event);

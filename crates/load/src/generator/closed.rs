@@ -11,15 +11,15 @@ use super::end::{End, SendStats};
 use super::live::LiveSecond;
 use super::plan::Closed;
 use super::receiver::Receiver;
-use super::sender::{self, BURST};
+use super::sender::{self, MAX_BURST};
 use super::shared::Shared;
 use crate::gather::Gather;
 use crate::measure::Counters;
 
 /// How often requests are given up that were not answered in time.
-const SWEEP: Duration = Duration::from_millis(10);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 /// No lane has this flow.
-const NOBODY: u32 = u32::MAX;
+const NO_LANE: u32 = u32::MAX;
 
 /// A worker of a closed loop before it starts.
 pub(super) struct Loop {
@@ -58,7 +58,7 @@ impl Loop {
         flows: u32,
         settings: Closed,
     ) -> Loop {
-        let mut by_flow = vec![NOBODY; flows as usize];
+        let mut by_flow = vec![NO_LANE; flows as usize];
         for (index, (_, lane)) in lanes.iter().enumerate() {
             by_flow[lane.flow as usize] = index as u32;
         }
@@ -74,7 +74,7 @@ impl Loop {
             by_flow,
             queue: sender::queue(None),
             gather: Gather::default(),
-            burst: Vec::with_capacity(BURST as usize),
+            burst: Vec::with_capacity(MAX_BURST as usize),
             bursts: 0,
             settings,
             in_flight: 0,
@@ -89,7 +89,7 @@ impl Loop {
         live: &Mutex<LiveSecond>,
     ) -> End {
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
-        let slots = BURST as usize / self.lanes.len().max(1) + 2;
+        let slots = MAX_BURST as usize / self.lanes.len().max(1) + 2;
         for window in &mut self.lanes {
             window.lane.prepare(slots);
         }
@@ -139,7 +139,7 @@ impl Loop {
     fn fill(&mut self, shared: &Shared, counters: &Counters, left: &mut SendStats) {
         while self.in_flight < self.settings.window {
             let now = clock::monotonic_ns();
-            let room = u64::from(self.settings.window - self.in_flight).min(BURST);
+            let room = u64::from(self.settings.window - self.in_flight).min(MAX_BURST);
             let mut payload_bytes = 0;
             self.burst.clear();
             self.bursts += 1;
@@ -191,7 +191,7 @@ impl Loop {
     ) -> bool {
         let (lanes, by_flow, in_flight) = (&mut self.lanes, &self.by_flow, &mut self.in_flight);
         let answered = |flow: u32, sequence: u64| {
-            let lane = by_flow.get(flow as usize).copied().unwrap_or(NOBODY);
+            let lane = by_flow.get(flow as usize).copied().unwrap_or(NO_LANE);
             let Some(window) = lanes.get_mut(lane as usize) else {
                 return;
             };
@@ -206,13 +206,13 @@ impl Loop {
         };
         let alive = self
             .receiver
-            .receive(events, SWEEP, shared, counters, answered);
+            .receive(events, SWEEP_INTERVAL, shared, counters, answered);
         let now = clock::monotonic_ns();
         if self.gather.is_waiting() {
             self.gather.flush();
         }
         if now >= *sweep_ns {
-            *sweep_ns = now + SWEEP.as_nanos() as u64;
+            *sweep_ns = now + SWEEP_INTERVAL.as_nanos() as u64;
             self.give_up(now);
         }
         alive

@@ -10,12 +10,12 @@ use io::{Events, Interest, Poller, clock};
 use super::setup::{SetupError, reach};
 use crate::ServerAddress;
 use crate::probe::ProbeError;
-use crate::socket::{CHUNK, Connection, Socket};
+use crate::socket::{Connection, MAX_READ_BYTES, Socket};
 
 /// Connections that are made at once.
 const IN_FLIGHT: usize = 64;
 /// How often timers of handshakes are looked at.
-const NAP: Duration = Duration::from_millis(100);
+const TIMER_INTERVAL: Duration = Duration::from_millis(100);
 /// How long one may take.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -42,7 +42,7 @@ pub(super) fn all(
 fn group(server: &ServerAddress, local: SocketAddr, count: usize) -> stdio::Result<Vec<Socket>> {
     let poller = Poller::new()?;
     let mut events = Events::with_capacity(IN_FLIGHT);
-    let (mut chunk, mut made) = (vec![0; CHUNK], Vec::new());
+    let (mut chunk, mut made) = (vec![0; MAX_READ_BYTES], Vec::new());
     for token in 0..count {
         let connection = Connection::open(server.address, local, &server.via)?;
         poller.add(&connection, token as u64, connection.first_interest())?;
@@ -55,7 +55,10 @@ fn group(server: &ServerAddress, local: SocketAddr, count: usize) -> stdio::Resu
             let text = "not all connections were complete in time";
             return Err(stdio::Error::new(stdio::ErrorKind::TimedOut, text));
         }
-        poller.wait(&mut events, Some(Duration::from_nanos(rest).min(NAP)))?;
+        poller.wait(
+            &mut events,
+            Some(Duration::from_nanos(rest).min(TIMER_INTERVAL)),
+        )?;
         if events.iter().next().is_none() {
             // A DTLS handshake retransmits what is due.
             for connection in &made {

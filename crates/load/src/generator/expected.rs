@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::plan::Flows;
 
 /// Memory for the numbers of all flows of a run, in blocks of 520 bytes: 272 MB.
-const PIECES: usize = 1 << 19;
+const MAX_BLOCKS: usize = 1 << 19;
 /// A flow has at most this many: 1 GB of numbers is more than any run sends.
 const MAX_PIECES: usize = 1 << 18;
 
@@ -38,5 +38,5 @@ impl Flows {
 
 /// How many blocks each of this many flows may have.
 pub(super) fn memory(flows: usize) -> usize {
-    (PIECES / flows.max(1)).min(MAX_PIECES)
+    (MAX_BLOCKS / flows.max(1)).min(MAX_PIECES)
 }

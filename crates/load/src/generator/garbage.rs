@@ -29,13 +29,13 @@ pub struct GarbageOptions {
 }
 
 /// Different datagrams; they repeat after that.
-const CORPUS: usize = 4096;
+const CORPUS_DATAGRAMS: usize = 4096;
 /// Datagrams of one socket in a row, so that they leave with one system call.
-const TRAIN: u64 = 64;
+const TRAIN_DATAGRAMS: u64 = 64;
 /// Clients that ask honestly.
 const HONEST_CLIENTS: u32 = 8;
 /// Answers to garbage are counted, not waited for: buffers full of them would be the generator's memory.
-const BUFFER: u32 = 256 << 10;
+const BUFFER_BYTES: u32 = 256 << 10;
 
 impl GarbageOptions {
     /// From 16 ports of this machine's own address, with 100 honest requests per second.
@@ -73,7 +73,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
     options.check()?;
     reserve_descriptors(u64::from(options.ports) + u64::from(HONEST_CLIENTS))?;
     let server = options.server.address();
-    let corpus = Arc::new(Corpus::new(options.seed, CORPUS));
+    let corpus = Arc::new(Corpus::new(options.seed, CORPUS_DATAGRAMS));
     let sources = match options.sources {
         0 | 1 => Sources::OWN,
         many => Sources::loopback(many),
@@ -90,7 +90,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
         receive_sockets.push(ReceiveSocket::answers(socket));
     }
     let mut flood = Stream::new("garbage", lanes);
-    flood.train = TRAIN;
+    flood.train = TRAIN_DATAGRAMS;
     let mut streams = vec![flood];
     if options.honest.0 > 0.0 {
         let (lanes, more_taps) = binding::flows(&server.into(), None, HONEST_CLIENTS)?;
@@ -123,7 +123,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
 fn open(server: SocketAddr) -> Result<UdpSocket, AddError> {
     let local = SocketAddr::new(unspecified_of(server.ip()), 0);
     let options = UdpOptions {
-        recv_buffer: Some(BUFFER),
+        recv_buffer: Some(BUFFER_BYTES),
         tos: false,
         ..UdpOptions::default()
     };

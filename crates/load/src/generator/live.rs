@@ -14,7 +14,7 @@ use crate::measure::Latency;
 
 /// How long the watching thread waits for the measuring threads at the end of a second. They wake up within 20 ms.
 const MAX_WAIT_NS: u64 = 200_000_000;
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What a thread has handed over last.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub(super) fn collect(threads: &[Mutex<LiveSecond>], second: u64) -> Latency {
             if is_complete || clock::monotonic_ns() >= end_ns {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     all

@@ -55,7 +55,7 @@ pub use garbage::{GarbageOptions, garbage};
 pub use lane::{Lane, Stamping};
 pub use mixed::{Media, MixedOptions, mixed};
 pub use plan::{Plan, PlanError, Stream};
-pub use receive_socket::{Decoder, Mapped, ReceiveSocket};
+pub use receive_socket::{Decoder, ExpectedMapping, ReceiveSocket};
 pub use relay::{Direction, Path, RelayOptions, relay};
 pub use run::{Run, RunError};
 pub use setup::{Framing, OptionsError, SetupError, TurnClients};

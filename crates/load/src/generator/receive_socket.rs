@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ::io::UdpSocket;
 use stun::{Class, ErrorCode, Message, XorMappedAddress};
-use turn::client::{Client, Event, Loss, Received, RequestError};
+use turn::client::{AllocationLoss, Client, Event, Received, RequestError};
 use turn::{Mono, Now};
 
 use super::stamps::{IdStamp, Stamps};
@@ -27,7 +27,7 @@ pub enum Decoder {
         /// The server whose responses are received.
         server: SocketAddr,
         /// What they must say.
-        mapped: Mapped,
+        mapped: ExpectedMapping,
     },
     /// Answers to garbage: counted, not read.
     Answers,
@@ -50,7 +50,7 @@ pub struct ReceiveSocket {
 
 /// The mapped address that answers must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mapped {
+pub enum ExpectedMapping {
     /// This one: nothing between this machine and the server changes it.
     Is(SocketAddr),
     /// That of the first response: there may be a NAT.
@@ -102,7 +102,7 @@ pub(super) struct ClientErrors {
 }
 
 impl ReceiveSocket {
-    /// Measured payloads arrive as they are.
+    /// A socket on which measured payloads arrive without a header.
     #[must_use]
     pub fn raw(socket: Arc<UdpSocket>) -> ReceiveSocket {
         ReceiveSocket {
@@ -115,7 +115,7 @@ impl ReceiveSocket {
     #[must_use]
     pub fn binding(socket: impl Into<Socket>, server: SocketAddr) -> ReceiveSocket {
         let socket = socket.into();
-        let mapped = Mapped::of(socket.local_addr(), server);
+        let mapped = ExpectedMapping::of(socket.local_addr(), server);
         ReceiveSocket {
             socket,
             decoder: Decoder::Binding { server, mapped },
@@ -255,9 +255,9 @@ impl ClientErrors {
             Event::Lost(loss) => {
                 self.lost += 1;
                 match loss {
-                    Loss::Refused(error) => self.count(error),
+                    AllocationLoss::Refused(error) => self.count(error),
                     // RFC 8656 §8.1: a server responds 437 if it does not have the allocation.
-                    Loss::Forgotten => *self.codes.entry(437).or_default() += 1,
+                    AllocationLoss::Forgotten => *self.codes.entry(437).or_default() += 1,
                     _ => *self.codes.entry(0).or_default() += 1,
                 }
             }
@@ -288,9 +288,9 @@ impl ClientErrors {
     }
 }
 
-impl Mapped {
+impl ExpectedMapping {
     /// What a socket bound to `local` looks like to `server`.
-    fn of(local: SocketAddr, server: SocketAddr) -> Mapped {
+    fn of(local: SocketAddr, server: SocketAddr) -> ExpectedMapping {
         let mut ip = local.ip();
         if ip.is_unspecified() {
             // Connecting sends nothing; it asks the routes.
@@ -299,22 +299,22 @@ impl Mapped {
                 socket.local_addr()
             });
             let Ok(asked) = asked else {
-                return Mapped::First;
+                return ExpectedMapping::First;
             };
             ip = asked.ip();
         }
         match server.ip().is_loopback() || server.ip() == ip {
-            true => Mapped::Is(SocketAddr::new(ip, local.port())),
-            false => Mapped::First,
+            true => ExpectedMapping::Is(SocketAddr::new(ip, local.port())),
+            false => ExpectedMapping::First,
         }
     }
 
     /// Whether a response may say this.
     fn admits(&mut self, found: SocketAddr) -> bool {
         match *self {
-            Mapped::Is(expected) => expected == found,
-            Mapped::First => {
-                *self = Mapped::Is(found);
+            ExpectedMapping::Is(expected) => expected == found,
+            ExpectedMapping::First => {
+                *self = ExpectedMapping::Is(found);
                 true
             }
         }
@@ -336,7 +336,7 @@ fn measured(payload: &Payload, key: u64, bytes: &[u8], now: Now) -> Decoded {
     }
 }
 
-fn binding(stamps: &Stamps, mapped: &mut Mapped, datagram: &[u8]) -> Decoded {
+fn binding(stamps: &Stamps, mapped: &mut ExpectedMapping, datagram: &[u8]) -> Decoded {
     if is_cut(datagram) {
         return Decoded::Odd(UnexpectedDatagram::Truncated);
     }

@@ -17,10 +17,10 @@ use super::shared::Shared;
 use super::stamps::{IdStamp, SEQUENCE_BITS};
 use super::unexpected::UnexpectedDatagram;
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Payload};
-use crate::socket::{CHUNK, Connection, Socket};
+use crate::socket::{Connection, MAX_READ_BYTES, Socket};
 
 /// How soon a stop is noticed.
-const NAP: Duration = Duration::from_millis(20);
+const MAX_SLEEP: Duration = Duration::from_millis(20);
 /// No receiver leaves a datagram for longer.
 const MAX_UNREAD_NS: u64 = 10_000_000_000;
 /// Resolution of the clients' timers: their shortest is 500 ms.
@@ -82,7 +82,7 @@ impl Receiver {
             receive_sockets,
             poller,
             batch: RecvBatch::new(64, slot),
-            chunk: vec![0; if streams { CHUNK } else { 0 }].into(),
+            chunk: vec![0; if streams { MAX_READ_BYTES } else { 0 }].into(),
             full: Vec::new(),
             book: ReceiveLog::new(ledger, starts, memory),
             client_errors: ClientErrors::default(),
@@ -101,7 +101,7 @@ impl Receiver {
         let mut events = Events::with_capacity(256);
         self.begin(shared);
         while !shared.receivers_off() {
-            if !self.receive(&mut events, NAP, shared, counters, |_, _| ()) {
+            if !self.receive(&mut events, MAX_SLEEP, shared, counters, |_, _| ()) {
                 break;
             }
             self.hand_over(live, shared, false);
@@ -473,10 +473,10 @@ fn jitter(flow: &FlowTracker) -> Option<f64> {
 /// The monotonic clock, and the one of the kernel's stamps at the same moment; `None` if the thread was interrupted
 /// between the two each time.
 fn both_clocks() -> (Now, Option<u64>) {
-    const TRIES: usize = 3;
+    const MAX_ATTEMPTS: usize = 3;
     const APART_NS: u64 = 5_000;
     let mut before = now();
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let unix_ns = clock::realtime_ns();
         let after = now();
         if after.mono.0 - before.mono.0 < APART_NS {

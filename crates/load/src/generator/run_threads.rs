@@ -12,7 +12,7 @@ use super::end::End;
 use super::live::LiveSecond;
 use super::plan::{Closed, Flows, Plan, Work, distribute};
 use super::receiver::Receiver;
-use super::sender::{Sender, Track};
+use super::sender::{Sender, SenderStream};
 use super::share::Share;
 use super::shared::Shared;
 use super::sip::Sip;
@@ -76,14 +76,19 @@ impl RunThreads {
         gso: Option<usize>,
     ) -> stdio::Result<()> {
         let streams = flows.streams.len();
-        let mut tracks: Vec<Vec<Track>> = (0..senders).map(|_| Vec::new()).collect();
+        let mut tracks: Vec<Vec<SenderStream>> = (0..senders).map(|_| Vec::new()).collect();
         for (number, stream) in flows.streams.iter_mut().enumerate() {
             let lanes = std::mem::take(&mut stream.lanes);
             let all = lanes.len();
             let hands = distribute(lanes, senders.min(all));
             for (index, lanes) in hands.into_iter().enumerate() {
                 let share = Share::new(index, senders.min(all), all, stream.train);
-                tracks[index].push(Track::new(number, lanes, stream.schedule.clone(), share));
+                tracks[index].push(SenderStream::new(
+                    number,
+                    lanes,
+                    stream.schedule.clone(),
+                    share,
+                ));
             }
         }
         tracks.retain(|tracks| !tracks.is_empty());

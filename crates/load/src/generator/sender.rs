@@ -14,7 +14,7 @@ use crate::gather::Gather;
 use crate::measure::{Counter, Counters, Schedule};
 
 /// Datagrams stamped and handed over together, at most.
-pub(super) const BURST: u64 = 256;
+pub(super) const MAX_BURST: u64 = 256;
 /// A send that leaves so much later than intended counts as late.
 const LATE_NS: u64 = 1_000_000;
 /// Longest sleep, so that a stop is noticed.
@@ -22,11 +22,11 @@ const NAP_NS: u64 = 20_000_000;
 /// How soon a full socket of a connection is tried again.
 const RETRY_NS: u64 = 200_000;
 /// How long to let a full send buffer drain when there is no schedule to keep.
-const DRAIN: Duration = Duration::from_micros(50);
+const DRAIN_TIME: Duration = Duration::from_micros(50);
 
 /// A sender before it starts.
 pub(super) struct Sender {
-    tracks: Vec<Track>,
+    tracks: Vec<SenderStream>,
     streams: usize,
     queue: SendQueue,
     trains: Option<Trains>,
@@ -39,7 +39,7 @@ pub(super) struct Sender {
 }
 
 /// One sender's part of one stream.
-pub(super) struct Track {
+pub(super) struct SenderStream {
     /// Which stream.
     stream: usize,
     lanes: Vec<Lane>,
@@ -75,14 +75,14 @@ impl AddAssign for Stamped {
     }
 }
 
-impl Track {
+impl SenderStream {
     pub(super) fn new(
         stream: usize,
         lanes: Vec<Lane>,
         schedule: Option<Schedule>,
         share: Share,
-    ) -> Track {
-        Track {
+    ) -> SenderStream {
+        SenderStream {
             stream,
             lanes,
             schedule,
@@ -120,7 +120,7 @@ impl Track {
 
     /// What is to be sent by now: at most a burst, not across the edge of the measured part.
     fn due(&self, now: u64, shared: &Shared) -> Range<u64> {
-        let most = self.next + BURST;
+        let most = self.next + MAX_BURST;
         let Some(schedule) = &self.schedule else {
             return self.next..most;
         };
@@ -186,15 +186,15 @@ impl Track {
 }
 
 impl Sender {
-    pub(super) fn new(tracks: Vec<Track>, streams: usize, gso: Option<usize>) -> Sender {
+    pub(super) fn new(tracks: Vec<SenderStream>, streams: usize, gso: Option<usize>) -> Sender {
         Sender {
             tracks,
             streams,
             queue: queue(gso),
             trains: gso.map(Trains::new),
             gather: Gather::default(),
-            runs: Vec::with_capacity(BURST as usize),
-            meant: Vec::with_capacity(BURST as usize),
+            runs: Vec::with_capacity(MAX_BURST as usize),
+            meant: Vec::with_capacity(MAX_BURST as usize),
             bursts: 0,
         }
     }
@@ -299,7 +299,7 @@ impl Sender {
         }
         self.meant.clear();
         if flushed.would_block > 0 && track.schedule.is_none() {
-            std::thread::sleep(DRAIN);
+            std::thread::sleep(DRAIN_TIME);
         }
         true
     }
@@ -314,7 +314,7 @@ impl Sender {
         } else {
             NAP_NS
         };
-        let next = |track: &Track| match &track.schedule {
+        let next = |track: &SenderStream| match &track.schedule {
             Some(_) => track.intended(track.next, shared),
             None => Some(shared.origin_ns),
         };
@@ -338,7 +338,7 @@ fn send(
     queue: &mut SendQueue,
     gather: &mut Gather,
     mut trains: Option<&mut Trains>,
-    track: &Track,
+    track: &SenderStream,
     runs: &[Run],
 ) -> Flushed {
     let mut sent = Flushed::default();
@@ -368,14 +368,14 @@ pub(super) fn queue(gso: Option<usize>) -> SendQueue {
     SendQueue::new(&SendOptions {
         gso: gso.is_some(),
         max_segments: gso.unwrap_or(1).max(1),
-        capacity: BURST as usize,
+        capacity: MAX_BURST as usize,
     })
 }
 
 /// Frames a lane needs so that no burst uses one twice.
 fn slots(lanes: u64, train: u64) -> usize {
-    let turns = BURST / (train * lanes.max(1)) + 2;
-    (turns * train).min(BURST) as usize
+    let turns = MAX_BURST / (train * lanes.max(1)) + 2;
+    (turns * train).min(MAX_BURST) as usize
 }
 
 pub(super) fn count(flushed: &Flushed, late: u64, counters: &Counters) {
@@ -407,7 +407,7 @@ mod tests {
             let slots = slots(lanes, train);
             for start in [0, 1, train / 2, train * lanes - 1] {
                 let mut used = vec![0usize; lanes as usize];
-                for n in start..start + BURST {
+                for n in start..start + MAX_BURST {
                     used[(n / train % lanes) as usize] += 1;
                 }
                 let most = used.iter().max().copied().unwrap_or(0);
@@ -431,7 +431,8 @@ mod tests {
             let schedule = Schedule::ramp(ramp).unwrap();
             for burst in [1, 7] {
                 let schedule = schedule.clone().with_burst(burst);
-                let mut track = Track::new(0, vec![], Some(schedule), Share::new(0, 1, 1, 1));
+                let mut track =
+                    SenderStream::new(0, vec![], Some(schedule), Share::new(0, 1, 1, 1));
                 track.prepare(&shared);
                 let intended = |n| track.intended(n, &shared).unwrap();
                 assert!(intended(track.edge) >= shared.measure_ns, "{ramp} {burst}");

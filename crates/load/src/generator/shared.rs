@@ -62,7 +62,7 @@ impl RunTiming {
 }
 
 /// Up to this rate, per second, the kernel stamps arrivals: above, a receiver seldom sleeps, and each stamp costs time.
-const STAMPED: f64 = 20_000.0;
+const MAX_STAMPED_RATE: f64 = 20_000.0;
 
 impl Plan {
     pub(super) fn timing(&self) -> RunTiming {
@@ -70,7 +70,9 @@ impl Plan {
             warm_up: self.warm_up,
             duration: self.duration,
             linger: self.linger,
-            stamp_arrivals: self.offered_rate().is_some_and(|rate| rate <= STAMPED)
+            stamp_arrivals: self
+                .offered_rate()
+                .is_some_and(|rate| rate <= MAX_STAMPED_RATE)
                 && self.pace() == Pace::Open,
             payload_key: self.payload_key,
             stopper: self.stopper.clone(),

@@ -6,7 +6,7 @@ use crate::measure::{Counter, Snapshot};
 use crate::report::Ending;
 
 /// Silence means something only after this many sends: at one a second nothing may come back for seconds.
-const SENDS_AT_LEAST: u64 = 10;
+const MIN_SENDS: u64 = 10;
 
 /// Watches a run from second to second.
 #[derive(Debug)]
@@ -57,10 +57,10 @@ impl Watch {
             (self.spoken_ns, self.unspoken) = (now_ns, 0);
         }
         let long_ago = |since_ns: u64| now_ns.saturating_sub(since_ns) >= self.timeout_ns;
-        if long_ago(self.spoken_ns) && self.unspoken >= SENDS_AT_LEAST {
+        if long_ago(self.spoken_ns) && self.unspoken >= MIN_SENDS {
             return Some(Ending::CannotSend);
         }
-        let silent = long_ago(self.heard_ns) && self.unheard >= SENDS_AT_LEAST;
+        let silent = long_ago(self.heard_ns) && self.unheard >= MIN_SENDS;
         (self.answers_expected && silent).then_some(Ending::ServerSilent)
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 /// Sequence numbers per block.
-const PIECE: u64 = 4096;
+const BLOCK_NUMBERS: u64 = 4096;
 /// Default limit of blocks with gaps per flow: 16 million numbers, 2 MiB.
-const PIECES: usize = 4096;
+const DEFAULT_MAX_BLOCKS: usize = 4096;
 /// A number so much higher than the highest so far was never sent.
-const LEAP: u64 = 1 << 32;
+const MAX_STEP: u64 = 1 << 32;
 
 /// What an arriving datagram was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Arrival {
 /// Which numbers of a block have arrived.
 #[derive(Clone, Debug)]
 struct Piece {
-    seen: [u64; (PIECE / 64) as usize],
+    seen: [u64; (BLOCK_NUMBERS / 64) as usize],
     count: u16,
 }
 
@@ -42,8 +42,8 @@ impl Slot {
     /// Numbers that have not arrived.
     fn gaps(&self) -> u64 {
         match self {
-            Slot::Empty => PIECE,
-            Slot::Partial(piece) => PIECE - u64::from(piece.count),
+            Slot::Empty => BLOCK_NUMBERS,
+            Slot::Partial(piece) => BLOCK_NUMBERS - u64::from(piece.count),
             Slot::Complete => 0,
         }
     }
@@ -91,7 +91,7 @@ pub struct FlowReport {
 
 impl Default for FlowTracker {
     fn default() -> FlowTracker {
-        FlowTracker::with_memory(PIECES)
+        FlowTracker::with_memory(DEFAULT_MAX_BLOCKS)
     }
 }
 
@@ -171,7 +171,7 @@ impl FlowTracker {
 
     /// Notes the arrival of a sequence number: new, duplicate or late.
     fn place(&mut self, sequence: u64) -> Arrival {
-        let index = sequence / PIECE;
+        let index = sequence / BLOCK_NUMBERS;
         if index < self.first {
             // Complete, or forgotten with gaps.
             if index < self.forgotten && self.gaps > 0 {
@@ -180,7 +180,7 @@ impl FlowTracker {
             }
             return Arrival::Duplicate;
         }
-        if sequence >= self.next.saturating_add(LEAP) {
+        if sequence >= self.next.saturating_add(MAX_STEP) {
             // No sender has sent that; the flow cannot store all numbers between.
             return Arrival::Late;
         }
@@ -193,7 +193,7 @@ impl FlowTracker {
         };
         if matches!(slot, Slot::Empty) {
             *slot = Slot::Partial(Box::new(Piece {
-                seen: [0; (PIECE / 64) as usize],
+                seen: [0; (BLOCK_NUMBERS / 64) as usize],
                 count: 0,
             }));
         }
@@ -206,7 +206,7 @@ impl FlowTracker {
         }
         piece.seen[word] |= bit;
         piece.count += 1;
-        if u64::from(piece.count) == PIECE {
+        if u64::from(piece.count) == BLOCK_NUMBERS {
             self.complete(index);
         }
         if sequence >= self.next {
@@ -224,7 +224,7 @@ impl FlowTracker {
         if oldest > end {
             // All that it remembers is too old. The pieces between were never entered, so no loop goes over them.
             self.gaps += self.pieces.iter().map(Slot::gaps).sum::<u64>();
-            self.gaps += (oldest - end) * PIECE;
+            self.gaps += (oldest - end) * BLOCK_NUMBERS;
             self.pieces.clear();
             self.held = 0;
             (self.first, self.forgotten) = (oldest, oldest);
@@ -273,7 +273,7 @@ impl FlowTracker {
 }
 
 fn position(sequence: u64) -> (usize, u64) {
-    let place = sequence % PIECE;
+    let place = sequence % BLOCK_NUMBERS;
     ((place / 64) as usize, 1 << (place % 64))
 }
 
@@ -328,7 +328,7 @@ mod tests {
     fn forgotten_gaps_count_as_late_when_they_arrive() {
         let mut tracker = FlowTracker::with_memory(2);
         // One number in three arrives of four pieces: two are forgotten.
-        let sent = 4 * PIECE;
+        let sent = 4 * BLOCK_NUMBERS;
         for sequence in (0..sent).step_by(3) {
             tracker.arrived(sequence, 0, 0);
         }
@@ -340,7 +340,7 @@ mod tests {
             report.late > 0 && report.received + report.late <= sent,
             "{report:?}"
         );
-        let forgotten = 2 * PIECE;
+        let forgotten = 2 * BLOCK_NUMBERS;
         assert_eq!(report.late, forgotten - forgotten.div_ceil(3));
         assert_eq!(report.received + report.late, sent);
         assert_eq!(tracker.arrived(0, 0, 0), Arrival::Duplicate);
@@ -351,7 +351,7 @@ mod tests {
     fn a_great_leap_costs_little_memory_and_forgets_what_lies_between() {
         let mut tracker = FlowTracker::with_memory(1 << 18);
         tracker.arrived(0, 0, 0);
-        let far = LEAP;
+        let far = MAX_STEP;
         assert_eq!(tracker.arrived(far, 0, 0), Arrival::InOrder);
         let is_partial = |slot: &&Slot| matches!(slot, Slot::Partial(_));
         assert_eq!(tracker.pieces.iter().filter(is_partial).count(), 1);
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(tracker.arrived(1, 0, 0), Arrival::Late);
         assert_eq!(tracker.arrived(far, 0, 0), Arrival::Duplicate);
         assert_eq!(tracker.arrived(far - 1, 0, 0), Arrival::Reordered);
-        let first = (far / PIECE + 1 - (1 << 18)) * PIECE;
+        let first = (far / BLOCK_NUMBERS + 1 - (1 << 18)) * BLOCK_NUMBERS;
         assert_eq!(tracker.arrived(first, 0, 0), Arrival::Reordered);
         assert_eq!(tracker.arrived(first - 1, 0, 0), Arrival::Late);
         assert_eq!(tracker.gaps, first - 3, "0 came, 1 and the last were late");
@@ -369,14 +369,17 @@ mod tests {
     fn a_lower_limit_applies_from_the_next_arrival_on() {
         let mut tracker = FlowTracker::with_memory(256);
         for piece in 0..200 {
-            tracker.arrived(piece * PIECE, 0, 0);
+            tracker.arrived(piece * BLOCK_NUMBERS, 0, 0);
         }
         assert_eq!(tracker.held(), 200);
         tracker.limit(2);
-        tracker.arrived(200 * PIECE, 0, 0);
+        tracker.arrived(200 * BLOCK_NUMBERS, 0, 0);
         assert_eq!(tracker.held(), 2);
         assert_eq!(tracker.arrived(1, 0, 0), Arrival::Late);
-        assert_eq!(tracker.arrived(199 * PIECE, 0, 0), Arrival::Duplicate);
+        assert_eq!(
+            tracker.arrived(199 * BLOCK_NUMBERS, 0, 0),
+            Arrival::Duplicate
+        );
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct LatencyReport {
 }
 
 /// Measurements that must lie beyond a percentile.
-const BEYOND: f64 = 10.0;
+const MIN_BEYOND: f64 = 10.0;
 
 impl Latency {
     const LOWEST_NS: u64 = 100;
@@ -72,7 +72,7 @@ impl Latency {
     pub fn percentile_us(&self, percentile: f64) -> Option<f64> {
         let beyond = self.histogram.len() as f64 * (100.0 - percentile) / 100.0;
         // The small addition makes whole numbers whole again after rounding.
-        (beyond + 1e-6 >= BEYOND)
+        (beyond + 1e-6 >= MIN_BEYOND)
             .then(|| self.histogram.value_at_percentile(percentile) as f64 / 1e3)
     }
 

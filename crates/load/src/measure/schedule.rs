@@ -29,13 +29,13 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Rate, ParseRateError> {
         let error = || ParseRateError::Rate(text.to_owned());
         let number = text.strip_suffix("/s").unwrap_or(text);
-        let value = parse_number(number).filter(|value| *value <= MAX);
+        let value = parse_number(number).filter(|value| *value <= MAX_RATE);
         value.map(Rate).ok_or_else(error)
     }
 }
 
 /// More per second than any machine sends.
-const MAX: f64 = 1e10;
+const MAX_RATE: f64 = 1e10;
 
 /// From this time on, the rate moves linearly to that of the next stage; after the last one it stays.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,7 +12,7 @@ const OVER_NS: u64 = 1_000_000_000;
 /// Precision of the time of the last payload. All threads share that time, so no thread writes it for each batch.
 const EXACT_NS: u64 = 50_000_000;
 /// A number that no run has: they have 32 bits.
-const NONE: u64 = u64::MAX;
+const NO_RUN: u64 = u64::MAX;
 /// Runs that are remembered as over.
 const MAX_OVER: usize = 65_536;
 
@@ -34,7 +34,7 @@ pub(super) struct CurrentRun {
 impl Default for Runs {
     fn default() -> Runs {
         Runs {
-            current: AtomicU64::new(NONE),
+            current: AtomicU64::new(NO_RUN),
             heard_ns: AtomicU64::new(0),
             over: Mutex::default(),
         }
@@ -44,7 +44,7 @@ impl Default for Runs {
 impl Default for CurrentRun {
     fn default() -> CurrentRun {
         CurrentRun {
-            run: NONE,
+            run: NO_RUN,
             heard_ns: 0,
         }
     }
@@ -65,7 +65,7 @@ impl CurrentRun {
         } else if now_ns.saturating_sub(self.heard_ns) > EXACT_NS {
             // Another thread may already count the next run.
             if !runs.admits(run, now_ns) {
-                self.run = NONE;
+                self.run = NO_RUN;
                 return false;
             }
             self.heard_ns = now_ns;
@@ -84,7 +84,7 @@ impl Runs {
         }
         let is_over = || {
             let silent_ns = now_ns.saturating_sub(self.heard_ns.load(Ordering::Relaxed));
-            self.current.load(Ordering::Acquire) == NONE || silent_ns > OVER_NS
+            self.current.load(Ordering::Acquire) == NO_RUN || silent_ns > OVER_NS
         };
         if !is_over() {
             return false;

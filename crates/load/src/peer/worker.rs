@@ -19,7 +19,7 @@ use crate::measure::{
 };
 
 /// Limit of blocks (4,096 numbers) with gaps per flow of a sink.
-const MEMORY: usize = 256;
+const MAX_BLOCKS_PER_FLOW: usize = 256;
 /// The same for all flows of a thread: at most 68 MB. At this limit, each flow keeps only two at its next arrival.
 const ALL_MEMORY: usize = 1 << 17;
 /// Flows a sink follows by number, and addresses a source serves: 65,536 trackers are 8 MB, and their last two blocks
@@ -223,10 +223,10 @@ impl State {
                 counters.add(Counter::Foreign, 1);
                 continue;
             }
-            let tracker = || FlowTracker::with_memory(MEMORY);
+            let tracker = || FlowTracker::with_memory(MAX_BLOCKS_PER_FLOW);
             let flow = self.flows.entry(flow).or_insert_with(tracker);
             flow.limit(match self.pieces < ALL_MEMORY {
-                true => MEMORY,
+                true => MAX_BLOCKS_PER_FLOW,
                 false => 2,
             });
             let before = flow.held();

@@ -16,7 +16,7 @@ use super::socket::Socket;
 use crate::{ServerAddress, Via};
 
 /// Longer than any UDP datagram, and than any message with its padding.
-const BUFFER: usize = 65_536 + 8;
+const BUFFER_BYTES: usize = 65_536 + 8;
 
 /// A client, its socket and its clock.
 pub(super) struct ProbeClient {
@@ -30,7 +30,7 @@ pub(super) struct ProbeClient {
     foreign: u32,
 }
 
-/// What [`ProbeClient::step`] came to.
+/// The outcome of [`ProbeClient::step`].
 pub(super) enum Step {
     /// Something happened to the client.
     Event(Event),
@@ -69,7 +69,7 @@ impl ProbeClient {
             via: via.clone(),
             endpoint: Endpoint::new(address, Arc::new(config), seed),
             lost: None,
-            buffer: vec![0; BUFFER].into(),
+            buffer: vec![0; BUFFER_BYTES].into(),
             foreign: 0,
         })
     }

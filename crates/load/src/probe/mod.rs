@@ -220,7 +220,7 @@ fn release(link: &mut ProbeClient) {
     });
 }
 
-/// The second allocation, by which the server's optional parts are found out.
+/// The second allocation. It finds out which optional parts the server supports.
 struct Second {
     link: ProbeClient,
     dual: Result<SocketAddr, ProbeError>,

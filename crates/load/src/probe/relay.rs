@@ -9,7 +9,7 @@ use super::error::ProbeError;
 use super::link::{ProbeClient, Step};
 
 /// Datagrams that make the round trip.
-const ROUNDS: u32 = 5;
+const ROUND_TRIPS: u32 = 5;
 /// How long one of them is waited for before the next is sent.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -39,7 +39,7 @@ pub(super) fn round_trip(
     let start = ::io::clock::monotonic_ns();
     let mut trips = Vec::new();
     let mut sent = 0u32;
-    while trips.len() < ROUNDS as usize {
+    while trips.len() < ROUND_TRIPS as usize {
         let waited = Duration::from_nanos(::io::clock::monotonic_ns() - start);
         if waited >= timeout {
             break;

@@ -16,7 +16,7 @@ use crate::{ServerAddress, Via};
 /// Shortest wait that a socket's read timeout can express.
 pub(super) const MIN_WAIT: Duration = Duration::from_micros(100);
 /// Bytes that are read from a connection at once.
-const CHUNK: usize = 16 * 1024;
+const MAX_READ_BYTES: usize = 16 * 1024;
 
 /// A socket that is connected to one server. Over UDP, the kernel then reports ICMP errors.
 pub(super) enum Socket {
@@ -195,7 +195,7 @@ fn connect_from(local: SocketAddr, to: SocketAddr, timeout: Duration) -> io::Res
 /// Reads once, and writes what TLS answers.
 fn read(socket: &mut TcpStream, stream: &mut Stream, wait: Duration) -> io::Result<()> {
     socket.set_read_timeout(Some(wait.max(MIN_WAIT)))?;
-    let mut chunk = [0; CHUNK];
+    let mut chunk = [0; MAX_READ_BYTES];
     let count = socket.read(&mut chunk)?;
     if count == 0 {
         let text = match stream.wire().is_established() {

@@ -30,7 +30,7 @@ pub struct Figure {
     /// The larger of the two sides' spreads: highest less lowest of its rounds. `None` if there are fewer than two
     /// rounds.
     pub spread: Option<f64>,
-    /// What it comes to.
+    /// The verdict.
     pub verdict: Judgement,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Judgement {
 
 /// The good direction of a figure.
 #[derive(Clone, Copy)]
-enum Good {
+enum BetterDirection {
     Up,
     Down,
     Neither,
@@ -73,7 +73,7 @@ enum Good {
 /// A figure before it has values.
 struct Kind {
     name: &'static str,
-    good: Good,
+    good: BetterDirection,
     of_run: fn(&LoadReport) -> Option<f64>,
     of_second: fn(&Second) -> Option<f64>,
 }
@@ -83,67 +83,67 @@ const NO_SECOND: fn(&Second) -> Option<f64> = |_| None;
 const KINDS: [Kind; 11] = [
     Kind {
         name: "send_pps",
-        good: Good::Neither,
+        good: BetterDirection::Neither,
         of_run: |run| Some(run.send_pps()),
         of_second: |second| Some(second.send_pps),
     },
     Kind {
         name: "recv_pps",
-        good: Good::Up,
+        good: BetterDirection::Up,
         of_run: |run| Some(run.recv_pps()),
         of_second: |second| Some(second.recv_pps),
     },
     Kind {
         name: "loss_percent",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| Some(run.total.loss() * 100.0),
         of_second: NO_SECOND,
     },
     Kind {
         name: "duplicates",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| Some(run.total.duplicates as f64),
         of_second: NO_SECOND,
     },
     Kind {
         name: "p50_us",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| run.latency.p50_us,
         of_second: |second| second.p50_us,
     },
     Kind {
         name: "p90_us",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| run.latency.p90_us,
         of_second: NO_SECOND,
     },
     Kind {
         name: "p99_us",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| run.latency.p99_us,
         of_second: |second| second.p99_us,
     },
     Kind {
         name: "p99.9_us",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| run.latency.p999_us,
         of_second: NO_SECOND,
     },
     Kind {
         name: "p99.99_us",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| run.latency.p9999_us,
         of_second: NO_SECOND,
     },
     Kind {
         name: "max_us",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| (run.latency.count > 0).then_some(run.latency.max_us),
         of_second: NO_SECOND,
     },
     Kind {
         name: "jitter_us",
-        good: Good::Down,
+        good: BetterDirection::Down,
         of_run: |run| Some(run.jitter_us),
         of_second: NO_SECOND,
     },
@@ -199,10 +199,10 @@ fn judge(kind: &Kind, (a, b): (Option<f64>, Option<f64>), rounds: (Vec<f64>, Vec
     let middles = (median(rounds.0), median(rounds.1));
     let verdict = match (spread, middles) {
         (Some(spread), (Some(a), Some(b))) if (b - a).abs() > spread => match kind.good {
-            Good::Neither => Judgement::Different,
-            Good::Up if b > a => Judgement::Better,
-            Good::Down if b < a => Judgement::Better,
-            Good::Up | Good::Down => Judgement::Worse,
+            BetterDirection::Neither => Judgement::Different,
+            BetterDirection::Up if b > a => Judgement::Better,
+            BetterDirection::Down if b < a => Judgement::Better,
+            BetterDirection::Up | BetterDirection::Down => Judgement::Worse,
         },
         (Some(_), (Some(_), Some(_))) => Judgement::Same,
         _ => Judgement::Unknown,

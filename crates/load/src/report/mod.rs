@@ -21,7 +21,9 @@ pub use compare::{Comparison, Figure, Judgement, compare};
 pub use csv::to_csv;
 pub use html::to_html;
 pub use pace::{OwnDelay, Pace};
-pub use sip::{Callees, Moment, Recovery, RetryAfter, ServerUse, SipReport, Sweep, SweepStep};
+pub use sip::{
+    Callees, Recovery, RetryAfter, ServerUse, SipReport, Sweep, SweepStep, TenthOfSecond,
+};
 pub use step::Step;
 pub use threshold::{Threshold, ThresholdError, Verdict};
 

@@ -60,7 +60,7 @@ pub struct SipReport {
     /// Units of work that were neither over nor given up at the end.
     pub unfinished: u64,
     /// By intended time, a tenth of a second each, warm-up included.
-    pub timeline: Vec<Moment>,
+    pub timeline: Vec<TenthOfSecond>,
     /// What the server spent within the measured time, if its process is known.
     pub server: Option<ServerUse>,
     /// What an overload sweep found.
@@ -153,7 +153,7 @@ pub struct RetryAfter {
 /// A tenth of a second: what was meant to begin in it, and what became of that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Moment {
+pub struct TenthOfSecond {
     /// Its start, since the start of the run.
     pub at_ms: u64,
     /// Units of work that began.
@@ -232,7 +232,7 @@ pub struct Recovery {
     pub fell_at_ms: u64,
     /// The highest load for a while, and the lower one.
     #[serde(default)]
-    pub timeline: Vec<Moment>,
+    pub timeline: Vec<TenthOfSecond>,
 }
 
 impl SipReport {
@@ -280,7 +280,7 @@ impl SipReport {
         }
         if self.timeline.len() < other.timeline.len() {
             self.timeline
-                .resize(other.timeline.len(), Moment::default());
+                .resize(other.timeline.len(), TenthOfSecond::default());
         }
         for (mine, theirs) in self.timeline.iter_mut().zip(&other.timeline) {
             mine.at_ms = theirs.at_ms;
@@ -456,9 +456,9 @@ mod tests {
         let part = |bins: usize| SipReport {
             completed: 3,
             timeline: vec![
-                Moment {
+                TenthOfSecond {
                     begun: 2,
-                    ..Moment::default()
+                    ..TenthOfSecond::default()
                 };
                 bins
             ],

@@ -5,7 +5,7 @@ use memchr::memmem;
 use super::lines::{Lines, leading_number};
 
 /// Longest head, and longest body, of a message that is taken from a stream.
-pub(super) const LIMIT: usize = 65_536;
+pub(super) const MAX_PART_BYTES: usize = 65_536;
 
 /// What a buffer begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) fn next(buffer: &[u8]) -> Frame {
         return Frame::Blank(blank);
     }
     let Some(end) = memmem::find(buffer, b"\r\n\r\n") else {
-        return if buffer.len() > LIMIT {
+        return if buffer.len() > MAX_PART_BYTES {
             Frame::Broken
         } else {
             Frame::Partial
@@ -42,7 +42,7 @@ pub(crate) fn next(buffer: &[u8]) -> Frame {
         return Frame::Broken;
     };
     let body = leading_number(length);
-    if body > LIMIT as u64 {
+    if body > MAX_PART_BYTES as u64 {
         return Frame::Broken;
     }
     let whole = head + body as usize;
@@ -76,6 +76,6 @@ mod tests {
             next(b"OPTIONS sip:a SIP/2.0\r\nl: 99999999\r\n\r\n"),
             Frame::Broken
         );
-        assert_eq!(next(&vec![b'a'; LIMIT + 1]), Frame::Broken);
+        assert_eq!(next(&vec![b'a'; MAX_PART_BYTES + 1]), Frame::Broken);
     }
 }

@@ -8,11 +8,11 @@ use rustls::pki_types::ServerName;
 use streams::websocket::{Connect, Event, Kind, MessageKinds, MessageLimits, Request, WebSocket};
 use streams::{Tls, rustls};
 
-use super::frame::{self, Frame, LIMIT};
+use super::frame::{self, Frame, MAX_PART_BYTES};
 
 /// What a WebSocket may bring.
 const LIMITS: MessageLimits = MessageLimits {
-    bytes: 2 * LIMIT,
+    bytes: 2 * MAX_PART_BYTES,
     frames: 64,
     kinds: MessageKinds::All,
 };

@@ -8,11 +8,11 @@ use ::io::{Event, Events, Interest, Poller, TcpConnection};
 use super::layers::{ConnectionLayers, Layers, cut};
 
 /// Bytes asked of the kernel at a time.
-const CHUNK: usize = 65_536;
+const MAX_READ_BYTES: usize = 65_536;
 /// The limit of bytes that wait to be written. A client that does not read them is not served.
-const BACKLOG: usize = 16 << 20;
+const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// Reads of one connection in a row, so that others have their turn.
-const READS: usize = 4;
+const MAX_READS: usize = 4;
 
 /// What became of a connection while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl SipConnection {
                 continue;
             };
             if self.take(event, &mut |_| {}) == SipConnectionState::Closed {
-                // What TLS has to say of it, too.
+                // The response of TLS as well, such as an alert.
                 let _ = self.flush(&poller);
                 return Err(io::Error::other(
                     "the server ends the connection during the handshake, or proves nothing that is trusted",
@@ -129,12 +129,12 @@ impl SipConnection {
         if event.error && self.connection.take_error().is_err() {
             return SipConnectionState::Closed;
         }
-        for _ in 0..READS {
+        for _ in 0..MAX_READS {
             if !event.readable {
                 break;
             }
-            if self.incoming.len() < self.filled + CHUNK {
-                self.incoming.resize(self.filled + CHUNK, 0);
+            if self.incoming.len() < self.filled + MAX_READ_BYTES {
+                self.incoming.resize(self.filled + MAX_READ_BYTES, 0);
             }
             let room = &mut self.incoming[self.filled..];
             let asked = room.len();
@@ -173,7 +173,7 @@ impl SipConnection {
     /// Puts a message behind what waits; false if too much does.
     pub(crate) fn queue(&mut self, message: &[u8]) -> bool {
         let held = self.layers.as_ref().map_or(0, |layers| layers.waiting());
-        if self.outgoing.len() - self.written + held + message.len() > BACKLOG {
+        if self.outgoing.len() - self.written + held + message.len() > MAX_QUEUED_BYTES {
             return false;
         }
         if let Some(layers) = &mut self.layers {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 
 /// Earlier addresses that are remembered: allocations keep the address that their clients got, and relay to each other
 /// by it.
-const REMEMBERED: usize = 8;
+const MAX_REMEMBERED: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Advertised {
@@ -80,7 +80,7 @@ impl Advertised {
     fn remember(&self, old: IpAddr, new: IpAddr) {
         let mut earlier = self.earlier.write().unwrap_or_else(PoisonError::into_inner);
         earlier.retain(|ip| ![old, new].contains(ip));
-        if earlier.len() >= REMEMBERED {
+        if earlier.len() >= MAX_REMEMBERED {
             earlier.remove(0);
         }
         earlier.push(old);

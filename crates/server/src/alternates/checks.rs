@@ -14,7 +14,7 @@ use stun::{Builder, Class, Message, Method, TransactionId};
 use turn::Transport;
 
 /// How long a check waits for a response. After two failed attempts, the server counts as down.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The handle of the thread. Dropping it ends the thread.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ fn check(server: &AlternateServer) {
 
 /// Whether a TCP connection can be opened.
 fn accepts(address: SocketAddr) -> io::Result<()> {
-    TcpStream::connect_timeout(&address, TIMEOUT).map(drop)
+    TcpStream::connect_timeout(&address, CHECK_TIMEOUT).map(drop)
 }
 
 /// Whether a Binding request is answered: with success or with an error.
@@ -136,7 +136,7 @@ fn answers(address: SocketAddr) -> io::Result<()> {
         .map_err(io::Error::other)?
         .finish();
     socket.send(request)?;
-    let end = Instant::now() + TIMEOUT;
+    let end = Instant::now() + CHECK_TIMEOUT;
     let mut buffer = [0; 1500];
     loop {
         let left = end.saturating_duration_since(Instant::now());

@@ -24,7 +24,7 @@ pub struct AlternateSettings {
     /// none.
     pub nodes: Option<Arc<LiveNodes>>,
     /// When clients are sent away. Default: while this server drains, and while it is overloaded.
-    pub when: When,
+    pub when: RedirectConditions,
     /// This server is overloaded if its clients hold this share of [`QuotaLimits::total`](crate::quota::QuotaLimits),
     /// in percent: 1 to 100. Default: 90.
     pub overload_percent: u32,
@@ -38,7 +38,7 @@ impl Default for AlternateSettings {
         AlternateSettings {
             servers: Vec::new(),
             nodes: None,
-            when: When::default(),
+            when: RedirectConditions::default(),
             overload_percent: 90,
             check_interval: Duration::from_secs(10),
         }
@@ -48,7 +48,7 @@ impl Default for AlternateSettings {
 /// When clients are sent to other servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct When {
+pub struct RedirectConditions {
     /// Always: this server only distributes clients.
     pub always: bool,
     /// While it drains.
@@ -57,9 +57,9 @@ pub struct When {
     pub overload: bool,
 }
 
-impl Default for When {
-    fn default() -> When {
-        When {
+impl Default for RedirectConditions {
+    fn default() -> RedirectConditions {
+        RedirectConditions {
             always: false,
             drain: true,
             overload: true,
@@ -184,7 +184,7 @@ impl Redirect {
         is_draining: bool,
         quotas: &Arc<Quotas>,
     ) -> Option<Arc<dyn Alternates>> {
-        let When {
+        let RedirectConditions {
             always,
             drain,
             overload,
@@ -264,9 +264,9 @@ mod tests {
     fn always(servers: Vec<AlternateServer>) -> AlternateSettings {
         AlternateSettings {
             servers: servers.into_iter().map(Arc::new).collect(),
-            when: When {
+            when: RedirectConditions {
                 always: true,
-                ..When::default()
+                ..RedirectConditions::default()
             },
             ..AlternateSettings::default()
         }
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn clients_are_sent_away_for_a_reason_only() {
         let mut settings = always(vec![AlternateServer::new(&[at("192.0.2.7:3478")])]);
-        settings.when = When::default();
+        settings.when = RedirectConditions::default();
         let v4 = client(Transport::Udp, "198.51.100.1:1");
         let quotas = quotas(10);
         let calm = Redirect::of(&settings, false, &quotas).expect("overload is a reason");

@@ -49,7 +49,7 @@ impl Builder {
         Ok(bound.chain(open).collect())
     }
 
-    /// Gives each worker its DTLS, if it is listened on.
+    /// Adds a DTLS endpoint to each worker, if there are DTLS listeners.
     pub(super) fn serve_dtls(
         &self,
         workers: &mut [Worker],

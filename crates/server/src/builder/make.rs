@@ -58,7 +58,7 @@ struct Bound {
 }
 
 /// A server whose workers do not run yet.
-pub(crate) struct Made {
+pub(crate) struct PreparedServer {
     pub(crate) workers: Vec<Worker>,
     pub(crate) boxes: Arc<[Mailbox<WorkerMessage>]>,
     pub(crate) observer: Observer,
@@ -81,7 +81,7 @@ pub(crate) struct Made {
 
 impl Builder {
     /// Binds all sockets, opens everything else that a server requires, and makes the workers. No thread runs yet.
-    pub(super) fn make(&self, workers: usize) -> Result<Made, StartError> {
+    pub(super) fn make(&self, workers: usize) -> Result<PreparedServer, StartError> {
         let ports = self.port_range()?;
         // What cannot be raised stays as it is: sockets that are refused say so.
         let _ = io::rlimit::raise_open_files();
@@ -139,7 +139,7 @@ impl Builder {
         );
         observer.follow(&live);
         log_started(&observer, workers, &live.relays, ports);
-        Ok(Made {
+        Ok(PreparedServer {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),
             workers: made,
             changes: Arc::new(Changes::new(live, plan.published, Arc::clone(&boxes))),

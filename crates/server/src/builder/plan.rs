@@ -24,7 +24,7 @@ use stun::AddressFamily;
 use turn::server::{Server as Engine, ValidConfig};
 
 /// Messages that may wait for one worker.
-const MAILBOX: usize = 4096;
+const MAILBOX_MESSAGES: usize = 4096;
 
 /// The workers, and their mailboxes in the same order.
 pub(super) type Workers = (Vec<Worker>, Arc<[Mailbox<WorkerMessage>]>);
@@ -77,7 +77,7 @@ impl Plan {
             .map(|_| Poller::new())
             .collect::<Result<_, _>>()
             .map_err(StartError::Worker)?;
-        let mailbox = |poller| Mailbox::new(MAILBOX, poller, Token::Mailbox.as_u64());
+        let mailbox = |poller| Mailbox::new(MAILBOX_MESSAGES, poller, Token::Mailbox.as_u64());
         let boxes: Arc<[Mailbox<WorkerMessage>]> = pollers
             .iter()
             .map(mailbox)
@@ -265,9 +265,9 @@ fn receive_batch(gso: bool, limit: Option<usize>) -> std::io::Result<RecvBatch> 
     let most = if gso {
         BatchLimit::MAX
     } else {
-        BatchLimit::LEAST
+        BatchLimit::MIN
     };
     let most = limit.map_or(most, |limit| limit.min(most));
     RecvBatch::try_new(most, RecvBatch::LARGE)
-        .or_else(|_| RecvBatch::try_new(BatchLimit::LEAST, RecvBatch::LARGE))
+        .or_else(|_| RecvBatch::try_new(BatchLimit::MIN, RecvBatch::LARGE))
 }

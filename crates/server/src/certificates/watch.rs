@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two checks of the files.
-const INTERVAL: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time between two warnings about expiry.
-const DAY: Duration = Duration::from_secs(86_400);
+const WARNING_INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Warnings begin this number of days before expiry. ACME clients renew certificates of 90 days 30 days before, so a
 /// warning means a failure.
@@ -34,11 +34,11 @@ impl CertificateWatch {
             .spawn(move || {
                 let mut warned: Option<Instant> = None;
                 loop {
-                    if warned.is_none_or(|at| at.elapsed() >= DAY) {
+                    if warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
                         warned = Some(Instant::now());
                         certificates.info().iter().for_each(warn);
                     }
-                    match ended.recv_timeout(INTERVAL) {
+                    match ended.recv_timeout(CHECK_INTERVAL) {
                         Err(RecvTimeoutError::Timeout) => {}
                         _ => return,
                     }

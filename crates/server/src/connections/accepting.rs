@@ -1,7 +1,7 @@
 //! New connections: limits, and room for them at the cost of others.
 
 use super::connection::Connection;
-use super::{CONNECTION, Connections, EndReason, Slot, UNPROVEN_NS, UNSENT};
+use super::{CONNECTION_BIT, Connections, EndReason, MAX_UNSENT_BYTES, Slot, UNPROVEN_NS};
 use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection};
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Transport};
 
 /// The maximum number of connections accepted per listener and wake-up.
-const ACCEPTS: usize = 64;
+const MAX_ACCEPTS: usize = 64;
 
 /// Time for which a listener is not polled after file descriptors or memory have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ impl Connections {
 
     /// Accepts a bounded number of connections, as long as there is time for them.
     pub(crate) fn accept(&mut self, number: u16, poller: &Poller, now: Mono) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS {
             if self.unproven_ns > UNPROVEN_NS {
                 return;
             }
@@ -170,7 +170,7 @@ impl Connections {
             return None;
         }
         // Errors are harmless: the first call bounds the kernel's queue, the second detects dead clients sooner.
-        let _ = stream.set_unsent_limit(UNSENT);
+        let _ = stream.set_unsent_limit(MAX_UNSENT_BYTES);
         let _ = stream.set_user_timeout(self.limits.idle);
         let path = ClientPath {
             five_tuple: FiveTuple {
@@ -178,7 +178,7 @@ impl Connections {
                 local,
                 remote,
             },
-            listener: ListenerKey(CONNECTION | index),
+            listener: ListenerKey(CONNECTION_BIT | index),
         };
         let mut connection = Connection::new(stream, slot, path, number, is_proxied, now);
         let (deadline, _) = connection.deadline(&self.limits);

@@ -4,10 +4,10 @@ use super::Slot;
 use std::ops::Range;
 
 /// When the arena holds this number of bytes, the worker handles its messages before it reads more.
-const FULL: usize = 256 << 10;
+const FULL_BYTES: usize = 256 << 10;
 
 /// The maximum number of bytes per read from a connection.
-const READ: usize = 64 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
 
 /// Plaintext of several connections. It does not move while a session borrows it.
 #[derive(Debug)]
@@ -24,12 +24,12 @@ impl Arena {
         Arena {
             bytes: Vec::new(),
             items: Vec::new(),
-            received: vec![0; if used { READ } else { 0 }],
+            received: vec![0; if used { MAX_READ_BYTES } else { 0 }],
         }
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes.len() >= FULL
+        self.bytes.len() >= FULL_BYTES
     }
 
     pub(crate) fn clear(&mut self) {

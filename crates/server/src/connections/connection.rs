@@ -12,10 +12,10 @@ use streams::{ChunkPool, FirstBytes, Tls, WriteQueue};
 use turn::{ClientPath, Mono, Transport};
 
 /// The maximum number of parts in one vectored write. 64 chunks of 16 KiB exceed the room in a socket.
-const PARTS: usize = 64;
+const MAX_WRITE_PARTS: usize = 64;
 
 /// The worker encrypts up to this number of bytes before it writes them: four records.
-const ENCRYPTED: usize = 64 << 10;
+const MAX_ENCRYPTED_BYTES: usize = 64 << 10;
 
 /// Above this number of unwritten response bytes, the worker reads no further requests of the client.
 const MAX_UNWRITTEN_RESPONSES: usize = 16 << 10;
@@ -402,7 +402,7 @@ impl Connection {
 
     /// Writes queued bytes without TLS. Returns whether the socket may have room for more.
     fn write_plain(&mut self, spare: &mut ChunkPool, written: &mut Written) -> bool {
-        let mut parts = [IoSlice::new(&[]); PARTS];
+        let mut parts = [IoSlice::new(&[]); MAX_WRITE_PARTS];
         let count = self.unwritten.parts(&mut parts);
         match written.write(&self.stream, &parts[..count]) {
             Some(bytes) => {
@@ -423,7 +423,7 @@ impl Connection {
         let Some(tls) = &mut self.tls else {
             return true;
         };
-        while scratch.len() < ENCRYPTED
+        while scratch.len() < MAX_ENCRYPTED_BYTES
             && let Some(chunk) = self.unwritten.first()
         {
             if tls.encrypt(chunk, scratch).is_err() {

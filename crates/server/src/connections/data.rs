@@ -4,7 +4,7 @@
 //! A connection leaves the table of its worker, and stays in its counts until it ends.
 
 use super::connection::{Connection, Written};
-use super::{CONNECTION, Connections, EndReason, Slot};
+use super::{CONNECTION_BIT, Connections, EndReason, Slot};
 use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection};
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -142,7 +142,7 @@ impl Connections {
             self.counters.refused_limit += 1;
             return None;
         }
-        connection.moved_to(slot, ListenerKey(CONNECTION | index), &self.limits);
+        connection.moved_to(slot, ListenerKey(CONNECTION_BIT | index), &self.limits);
         self.timers.set(index, connection.armed);
         self.count(&connection);
         let path = connection.path;

@@ -49,10 +49,10 @@ const UNPROVEN_NS: u64 = 1_000_000;
 
 /// The limit on bytes that the kernel holds unsent (TCP_NOTSENT_LOWAT). Further bytes wait in the queue here, which has
 /// their age. Bytes that were sent but not acknowledged do not count.
-const UNSENT: u32 = 128 << 10;
+const MAX_UNSENT_BYTES: u32 = 128 << 10;
 
 /// This bit marks the `ListenerKey` of a connection. The other bits are the index of the connection.
-const CONNECTION: u32 = 1 << 31;
+const CONNECTION_BIT: u32 = 1 << 31;
 
 /// An index in the table of connections, and the generation that distinguishes successive connections at this index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ pub(crate) struct Slot {
 const MIN_PEAK: usize = 512;
 
 /// The maximum number of timers that one call of [`Connections::expire`] handles.
-const EXPIRIES: usize = 64;
+const MAX_EXPIRIES: usize = 64;
 
 /// All connections of a worker.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl Connections {
 
     /// The open connection of a client.
     fn find(&self, path: &ClientPath) -> Option<Slot> {
-        let index = path.listener.0.checked_sub(CONNECTION)?;
+        let index = path.listener.0.checked_sub(CONNECTION_BIT)?;
         let connection = self.table.get(index as usize)?.as_deref()?;
         (connection.path.five_tuple == path.five_tuple).then_some(connection.slot)
     }
@@ -236,8 +236,8 @@ impl Connections {
         );
     }
 
-    /// Closes a connection because of the bytes that it has sent. Responses to the messages before these bytes are
-    /// written first, because a client must not lose them only if all came in one segment.
+    /// Closes a connection because of wrong bytes that its client has sent. Writes the responses to earlier messages
+    /// first: the client gets them also if these messages and the wrong bytes came in one segment.
     pub(crate) fn reject(&mut self, slot: Slot, reason: EndReason, poller: &Poller, now: Mono) {
         self.write(slot, poller, now);
         self.close(slot, reason, None, poller);
@@ -287,7 +287,7 @@ impl Connections {
         now: Mono,
     ) {
         self.accept_again(poller, now);
-        for _ in 0..EXPIRIES {
+        for _ in 0..MAX_EXPIRIES {
             let Some(index) = self.timers.pop_due(now) else {
                 return;
             };

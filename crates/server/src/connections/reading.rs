@@ -12,7 +12,7 @@ const READ_UNPROVEN: usize = 4 << 10;
 
 impl Connections {
     /// Handles an event of a connection. Adds received data to the arena.
-    pub(crate) fn ready(
+    pub(crate) fn handle_event(
         &mut self,
         slot: Slot,
         event: Event,

@@ -1,7 +1,7 @@
 //! What clients get: queued per connection, written once per wake-up.
 
 use super::connection::{Outcome, Watching, Written};
-use super::{Connections, EndReason, Slot, UNPROVEN_NS, UNSENT};
+use super::{Connections, EndReason, MAX_UNSENT_BYTES, Slot, UNPROVEN_NS};
 use crate::worker::Token;
 use io::{Interest, Poller};
 use streams::Content;
@@ -27,7 +27,8 @@ impl Connections {
         let mut limits = self.limits.write;
         if self.queued > self.limits.queue_bytes_total {
             // Connections that queue more than an equal share lose data first.
-            limits.bytes = (self.limits.queue_bytes_total / self.open.max(1)).max(UNSENT as usize);
+            limits.bytes =
+                (self.limits.queue_bytes_total / self.open.max(1)).max(MAX_UNSENT_BYTES as usize);
         }
         let before = connection.unwritten.len();
         let pushed = connection

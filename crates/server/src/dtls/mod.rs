@@ -25,7 +25,7 @@ use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Transport};
 const PROTOCOLS: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 
 /// Length of the buffer for the longest datagram.
-const DATAGRAM: usize = 1 << 16;
+const DATAGRAM_BYTES: usize = 1 << 16;
 
 /// Marks the listener key of a DTLS client. No UDP listener has such a number, so a datagram for this client cannot be
 /// sent unencrypted by mistake.
@@ -115,7 +115,7 @@ impl Dtls {
             endpoint: Endpoint::new(config(&shared, limits), shared.cookies.clone(), seed),
             shared,
             arena: Arena::default(),
-            sealed: vec![0; DATAGRAM],
+            sealed: vec![0; DATAGRAM_BYTES],
             named: Vec::new(),
             ended: Vec::new(),
             counters: DtlsCounters::default(),

@@ -1,9 +1,9 @@
 //! What a new process sends to the old one before it binds its sockets.
 
 use super::held::SharedCountFds;
-use super::offer::{Bytes, MAPS};
+use super::offer::{Bytes, MAP_COUNT};
 use super::{HandoverError, JoiningSip};
-use crate::ports::{ENTRY, SharedPorts};
+use crate::ports::{ENTRY_BYTES, SharedPorts};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What the old process gets from the new one. This is the steering program (if the new process loaded it), its relay
@@ -22,7 +22,7 @@ impl Joining {
     /// The bytes and the descriptors of a message that [`decode`](Self::decode) reads.
     #[must_use]
     pub fn encode(&self) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
-        let mut bytes = vec![(self.maps.len() == MAPS).into()];
+        let mut bytes = vec![(self.maps.len() == MAP_COUNT).into()];
         encode_ports(&self.relays, &mut bytes);
         self.held.encode(&mut bytes);
         JoiningSip::encode(self.sip.as_ref(), &mut bytes);
@@ -41,8 +41,11 @@ impl Joining {
         let mut bytes = Bytes(bytes);
         let has_maps = bytes.byte()? != 0;
         let mut fds = fds.into_iter();
-        let maps: Vec<_> = fds.by_ref().take(if has_maps { MAPS } else { 0 }).collect();
-        if has_maps && maps.len() != MAPS {
+        let maps: Vec<_> = fds
+            .by_ref()
+            .take(if has_maps { MAP_COUNT } else { 0 })
+            .collect();
+        if has_maps && maps.len() != MAP_COUNT {
             return Err(HandoverError::Offer("descriptors are missing"));
         }
         Ok(Joining {
@@ -68,7 +71,7 @@ pub(super) fn decode_ports(
     let count = bytes.byte()?;
     let mut ports = Vec::with_capacity(count.into());
     for _ in 0..count {
-        let entry: [u8; ENTRY] = bytes.take()?;
+        let entry: [u8; ENTRY_BYTES] = bytes.take()?;
         let fd = fds
             .next()
             .ok_or(HandoverError::Offer("descriptors are missing"))?;

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The format of an offer. A server takes over only from a server with the same format.
 const FORMAT: u8 = 2;
 /// Descriptors of the steering program.
-pub(super) const MAPS: usize = 5;
+pub(super) const MAP_COUNT: usize = 5;
 
 /// A key of nonces or tickets.
 pub(crate) type Key = [u8; 32];
@@ -66,7 +66,7 @@ impl Offer {
         bytes.extend(self.nonce_keys.iter().flatten());
         bytes.push(self.ticket_key.is_some().into());
         bytes.extend(self.ticket_key.iter().flatten());
-        bytes.push((self.maps.len() == MAPS).into());
+        bytes.push((self.maps.len() == MAP_COUNT).into());
         bytes.push(self.udp.len() as u8);
         bytes.extend(self.udp.iter().map(|group| group.len() as u8));
         encode_ports(&self.relays, &mut bytes);
@@ -102,7 +102,7 @@ impl Offer {
         let keys = bytes.byte()?.min(2);
         let nonce_keys = (0..keys).map(|_| bytes.take()).collect::<Result<_, _>>()?;
         let ticket_key = (bytes.byte()? != 0).then(|| bytes.take()).transpose()?;
-        let maps = if bytes.byte()? != 0 { MAPS } else { 0 };
+        let maps = if bytes.byte()? != 0 { MAP_COUNT } else { 0 };
         let groups = bytes.byte()?;
         let counts: Vec<u8> = (0..groups)
             .map(|_| bytes.byte())
@@ -146,7 +146,7 @@ impl Offer {
 
     /// Takes the TCP listeners and the sockets of SIP, for
     /// [`InheritedSockets::of_predecessor`](crate::InheritedSockets::of_predecessor).
-    pub fn take_others(&mut self) -> Vec<OwnedFd> {
+    pub fn take_other_sockets(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.others)
     }
 
@@ -163,7 +163,7 @@ impl Offer {
     }
 
     /// Duplicates of the file descriptors of the steering program's maps.
-    pub(crate) fn maps(&self) -> Result<Option<[OwnedFd; MAPS]>, HandoverError> {
+    pub(crate) fn maps(&self) -> Result<Option<[OwnedFd; MAP_COUNT]>, HandoverError> {
         let copies = self
             .maps
             .iter()

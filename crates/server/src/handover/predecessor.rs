@@ -41,7 +41,7 @@ impl Predecessor {
     }
 
     /// Whether the worker with this number is there.
-    pub(crate) fn has(&self, worker: u16) -> bool {
+    pub(crate) fn has_worker(&self, worker: u16) -> bool {
         self.numbering.index(worker).is_some()
     }
 

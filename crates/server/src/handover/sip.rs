@@ -6,13 +6,13 @@ use crate::steering::Numbering;
 use std::os::fd::OwnedFd;
 
 /// Bytes of the key of branches, tags, nonces and transactions.
-const KEY: usize = 16;
+const KEY_BYTES: usize = 16;
 
 /// The SIP of the old process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OfferedSip {
     /// Both processes have it, so that each finds the worker that a message belongs to.
-    pub(crate) key: [u8; KEY],
+    pub(crate) key: [u8; KEY_BYTES],
     /// The number of its run, in flow tokens.
     pub(crate) run: u32,
 }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn offered_sip_state_is_decoded_unchanged() {
-        let key = [7; KEY];
+        let key = [7; KEY_BYTES];
         let run = 3;
         for offered in [None, Some(OfferedSip { key, run })] {
             let mut bytes = Vec::new();

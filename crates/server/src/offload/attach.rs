@@ -13,7 +13,7 @@ use crate::rates::TableSize;
 use crate::verifier;
 use bpf::BpfError;
 use bpf::relay::{Attached, BindingLimit, Gate, Relay, Settings};
-use io::netlink::{Link, Netlink};
+use io::netlink::{Netlink, NetworkInterface};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -130,12 +130,14 @@ impl OffloadConfig<'_> {
         remove_all_orphaned(&facts);
         let mut relay = self.load();
         for facts in &mut facts {
-            let link = self.other.and_then(|other| other.link(facts.link.index));
+            let link = self
+                .other
+                .and_then(|other| other.link(facts.interface.index));
             if link.is_some() {
                 // It is no foreign program that is there.
-                facts.link.xdp = None;
+                facts.interface.xdp = None;
             }
-            let how = How {
+            let how = AttachOptions {
                 mode: self.offload.mode,
                 tcx: self.tcx,
                 link,
@@ -166,7 +168,7 @@ impl OffloadConfig<'_> {
     ) -> Result<(), StartError> {
         let all = facts.iter().zip(attachments);
         let mut outside = all
-            .filter(|(facts, _)| !facts.link.loopback)
+            .filter(|(facts, _)| !facts.interface.loopback)
             .map(|(_, attachment)| attachment);
         let indirect = outside.clone().find(|attachment| attachment.indirect);
         match indirect.filter(|_| self.offload.mode != OffloadMode::Auto) {
@@ -188,7 +190,7 @@ pub(crate) fn binding_limit(binding: KernelBinding) -> Option<BindingLimit> {
 }
 
 /// How programs are attached to an interface.
-struct How<'a> {
+struct AttachOptions<'a> {
     mode: OffloadMode,
     /// See [`OffloadConfig::tcx`].
     tcx: bool,
@@ -198,16 +200,16 @@ struct How<'a> {
 
 /// Tries what may be tried on one interface.
 fn attach_interface(
-    how: &How<'_>,
+    how: &AttachOptions<'_>,
     facts: &Facts,
     relay: &mut Result<Relay, Obstacle>,
 ) -> InterfaceAttachment {
     let choice = choose(how.mode, facts);
-    let link = &facts.link;
+    let interface = &facts.interface;
     let mut attachment = InterfaceAttachment {
         about: InterfaceOffload {
-            name: link.name.clone(),
-            index: link.index,
+            name: interface.name.clone(),
+            index: interface.index,
             means: OffloadMethod::User,
             clsact: false,
             not_xdp: choice.xdp,
@@ -243,7 +245,7 @@ fn attach_interface(
             Ok(()) => return attachment,
             Err(error) if error.is_unsupported() => about.not_xdp = Some(Obstacle::NoNativeXdp),
             Err(error) if error.is_busy() => {
-                about.not_xdp = Some(Obstacle::ForeignProgram(link.xdp.unwrap_or(0)));
+                about.not_xdp = Some(Obstacle::ForeignProgram(interface.xdp.unwrap_or(0)));
             }
             Err(error) => about.not_xdp = Some(refused(&error)),
         }
@@ -280,7 +282,7 @@ pub(super) fn attach_tc(
 fn remove_all_orphaned(interfaces: &[Facts]) {
     if let Ok(mut netlink) = Netlink::open() {
         for facts in interfaces {
-            remove_orphaned(&mut netlink, facts.link.index);
+            remove_orphaned(&mut netlink, facts.interface.index);
         }
     }
 }
@@ -302,15 +304,15 @@ impl InterfaceAttachment {
         by: Option<BorrowedFd<'_>>,
         relay: &mut Relay,
     ) -> Result<(), BpfError> {
-        let link = &facts.link;
-        let mac = link.mac.unwrap_or_default();
+        let interface = &facts.interface;
+        let mac = interface.mac.unwrap_or_default();
         let attached = match by.map(|by| by.try_clone_to_owned()).transpose() {
-            Ok(None) => relay.attach_xdp(link.index, mac)?,
-            Ok(Some(by)) => relay.replace_xdp(link.index, mac, by)?,
+            Ok(None) => relay.attach_xdp(interface.index, mac)?,
+            Ok(Some(by)) => relay.replace_xdp(interface.index, mac, by)?,
             Err(error) => return Err(BpfError::Descriptor(error)),
         };
         (self.about.means, self.attached) = (OffloadMethod::Xdp, Some(Attachment::Link(attached)));
-        self.set_lower(link, &facts.lower, relay)
+        self.set_lower(interface, &facts.lower, relay)
             .inspect_err(|_| self.detach(relay))
     }
 
@@ -319,8 +321,8 @@ impl InterfaceAttachment {
     /// them.
     pub(crate) fn set_lower(
         &mut self,
-        link: &Link,
-        lower: &[Link],
+        interface: &NetworkInterface,
+        lower: &[NetworkInterface],
         relay: &mut Relay,
     ) -> Result<(), BpfError> {
         let before = std::mem::take(&mut self.lower);
@@ -329,8 +331,8 @@ impl InterfaceAttachment {
             relay.forget_interface(*index)?;
         }
         for one in lower {
-            let mac = link.mac.filter(|_| !one.backup).unwrap_or_default();
-            relay.set_interface(one.index, link.index, mac)?;
+            let mac = interface.mac.filter(|_| !one.backup).unwrap_or_default();
+            relay.set_interface(one.index, interface.index, mac)?;
         }
         Ok(())
     }
@@ -346,7 +348,7 @@ impl InterfaceAttachment {
         }
     }
 
-    /// Ends what is attached for good.
+    /// Detaches the programs. They are not attached again.
     pub(crate) fn end(&mut self, relay: &mut Relay, why: &Obstacle) {
         self.detach(relay);
         (self.about.not_xdp, self.about.not_tc) = (Some(why.clone()), Some(why.clone()));
@@ -379,8 +381,8 @@ pub(super) fn refused(error: &BpfError) -> Obstacle {
 mod tests {
     use super::*;
 
-    fn link(index: u32, backup: bool, master: Option<u32>) -> Link {
-        Link {
+    fn interface(index: u32, backup: bool, master: Option<u32>) -> NetworkInterface {
+        NetworkInterface {
             index,
             name: format!("eth{index}"),
             kind: None,
@@ -419,39 +421,42 @@ mod tests {
         };
         // A synthetic interface with a virtual function below, as on Hyper-V.
         let facts = Facts {
-            link: link(2, false, None),
+            interface: interface(2, false, None),
             xdp: None,
             strips_tags: false,
             vlan: None,
-            lower: vec![link(3, false, Some(2)), link(4, true, Some(2))],
+            lower: vec![interface(3, false, Some(2)), interface(4, true, Some(2))],
             indirect: false,
         };
-        let how = How {
+        let how = AttachOptions {
             mode: OffloadMode::Off,
             tcx: true,
             link: None,
         };
         let mut attachment = attach_interface(&how, &facts, &mut Err(Obstacle::NotWanted));
-        let set = attachment.set_lower(&facts.link, &facts.lower, &mut relay);
+        let set = attachment.set_lower(&facts.interface, &facts.lower, &mut relay);
         set.expect("slots");
         // A slot that is taken cannot be another device's.
         let mut is_known = |index: u32| relay.set_interface(index + 256, 9, [0; 6]).is_err();
         assert!(is_known(3) && is_known(4) && !is_known(5));
-        let gone = attachment.set_lower(&facts.link, &facts.lower[1..], &mut relay);
+        let gone = attachment.set_lower(&facts.interface, &facts.lower[1..], &mut relay);
         gone.expect("slots");
         let mut is_known = |index: u32| relay.set_interface(index + 256, 9, [0; 6]).is_err();
         assert!(!is_known(3) && is_known(4));
         // Two devices with one slot: the second cannot be entered, and the caller reports it.
-        let equal = [link(4 + 256, false, Some(2))];
+        let equal = [interface(4 + 256, false, Some(2))];
         assert!(
             attachment
-                .set_lower(&facts.link, &equal, &mut relay)
+                .set_lower(&facts.interface, &equal, &mut relay)
                 .is_ok()
         );
-        let both = [link(4 + 256, false, Some(2)), link(4, false, Some(2))];
+        let both = [
+            interface(4 + 256, false, Some(2)),
+            interface(4, false, Some(2)),
+        ];
         assert!(
             attachment
-                .set_lower(&facts.link, &both, &mut relay)
+                .set_lower(&facts.interface, &both, &mut relay)
                 .is_err()
         );
         attachment.detach(&mut relay);

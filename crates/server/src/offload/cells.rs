@@ -41,13 +41,13 @@ impl Cell {
 /// All cells, as the routing tables are now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cells {
-    v4: Vec<Span>,
-    v6: Vec<Span>,
+    v4: Vec<AddressRange>,
+    v6: Vec<AddressRange>,
 }
 
-/// From its first address to the next span's, all addresses have the same longest prefix.
+/// From its first address to the next range's, all addresses have the same longest prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Span {
+struct AddressRange {
     first: u128,
     prefix: Prefix,
 }
@@ -69,7 +69,7 @@ impl Cells {
     pub(crate) fn new(prefixes: &[RoutePrefix]) -> Cells {
         let family = |v4: bool| {
             let of_family = prefixes.iter().filter(|one| one.network.is_ipv4() == v4);
-            spans(of_family.map(Prefix::of).collect(), bits(v4))
+            ranges(of_family.map(Prefix::of).collect(), bits(v4))
         };
         Cells {
             v4: family(true),
@@ -79,11 +79,11 @@ impl Cells {
 
     /// The cell of a destination.
     pub(crate) fn of(&self, to: IpAddr) -> Cell {
-        let spans = if to.is_ipv4() { &self.v4 } else { &self.v6 };
+        let ranges = if to.is_ipv4() { &self.v4 } else { &self.v6 };
         let address = number(to);
-        let after = spans.partition_point(|span| span.first <= address);
-        match after.checked_sub(1).and_then(|at| spans.get(at)) {
-            Some(Span { prefix, .. }) if !prefix.separates => Cell {
+        let after = ranges.partition_point(|range| range.first <= address);
+        match after.checked_sub(1).and_then(|at| ranges.get(at)) {
+            Some(AddressRange { prefix, .. }) if !prefix.separates => Cell {
                 network: ip(prefix.network, to.is_ipv4()),
                 length: prefix.length,
             },
@@ -108,25 +108,25 @@ impl Prefix {
     }
 }
 
-/// The spans of these prefixes, in order. Of two prefixes either one contains the other, or they have nothing in
+/// The ranges of these prefixes, in order. Of two prefixes either one contains the other, or they have nothing in
 /// common.
-fn spans(mut prefixes: Vec<Prefix>, bits: u8) -> Vec<Span> {
+fn ranges(mut prefixes: Vec<Prefix>, bits: u8) -> Vec<AddressRange> {
     prefixes.sort_unstable();
-    let mut spans: Vec<Span> = Vec::with_capacity(2 * prefixes.len());
+    let mut ranges: Vec<AddressRange> = Vec::with_capacity(2 * prefixes.len());
     let mut around: Vec<Prefix> = Vec::new();
     for mut prefix in prefixes {
-        leave(&mut around, Some(prefix.network), bits, &mut spans);
+        leave(&mut around, Some(prefix.network), bits, &mut ranges);
         prefix.separates |= around.last().is_some_and(|outer| outer.separates);
         around.push(prefix);
-        begin(&mut spans, prefix.network, prefix);
+        begin(&mut ranges, prefix.network, prefix);
     }
-    leave(&mut around, None, bits, &mut spans);
-    spans
+    leave(&mut around, None, bits, &mut ranges);
+    ranges
 }
 
-/// Removes from `around` the prefixes that end before `next`, innermost first. Behind each, a span of the enclosing
+/// Removes from `around` the prefixes that end before `next`, innermost first. Behind each, a range of the enclosing
 /// prefix begins.
-fn leave(around: &mut Vec<Prefix>, next: Option<u128>, bits: u8, spans: &mut Vec<Span>) {
+fn leave(around: &mut Vec<Prefix>, next: Option<u128>, bits: u8, ranges: &mut Vec<AddressRange>) {
     while let Some(inner) = around.last().copied()
         && next.is_none_or(|next| inner.last(bits) < next)
     {
@@ -140,14 +140,14 @@ fn leave(around: &mut Vec<Prefix>, next: Option<u128>, bits: u8, spans: &mut Vec
             length: bits,
             separates: true,
         };
-        begin(spans, first, around.last().copied().unwrap_or(nowhere));
+        begin(ranges, first, around.last().copied().unwrap_or(nowhere));
     }
 }
 
-fn begin(spans: &mut Vec<Span>, first: u128, prefix: Prefix) {
-    match spans.last_mut() {
+fn begin(ranges: &mut Vec<AddressRange>, first: u128, prefix: Prefix) {
+    match ranges.last_mut() {
         Some(last) if last.first == first => last.prefix = prefix,
-        _ => spans.push(Span { first, prefix }),
+        _ => ranges.push(AddressRange { first, prefix }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! By which means the kernel may relay on an interface, and why by no better one. Rules without side effects.
 
 use super::OffloadMode;
-use io::netlink::{Link, XdpFeatures};
+use io::netlink::{NetworkInterface, XdpFeatures};
 use std::fmt;
 
 /// Where datagrams are relayed.
@@ -130,7 +130,7 @@ impl fmt::Display for Obstacle {
 /// The properties of an interface that decide about it.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
-    pub(crate) link: Link,
+    pub(crate) interface: NetworkInterface,
     /// What its driver can do; `None` if the kernel does not report it (before Linux 6.3): trying will show.
     pub(crate) xdp: Option<XdpFeatures>,
     /// The device takes VLAN tags out of frames.
@@ -138,7 +138,7 @@ pub(crate) struct Facts {
     /// An interface for frames with a tag.
     pub(crate) vlan: Option<String>,
     /// Those whose frames it gets, of a bond for example: its XDP program runs there.
-    pub(crate) lower: Vec<Link>,
+    pub(crate) lower: Vec<NetworkInterface>,
     /// It holds no served address; packets to those on `lo` or dummy interfaces may arrive here.
     pub(crate) indirect: bool,
 }
@@ -156,7 +156,8 @@ pub(crate) struct Choice {
 
 /// What to try under `mode`.
 pub(crate) fn choose(mode: OffloadMode, facts: &Facts) -> Choice {
-    let against_tc = (!facts.link.ethernet && !facts.link.loopback).then_some(Obstacle::NoEthernet);
+    let against_tc =
+        (!facts.interface.ethernet && !facts.interface.loopback).then_some(Obstacle::NoEthernet);
     let against_xdp = against_xdp(facts);
     match mode {
         OffloadMode::Off => Choice {
@@ -172,7 +173,7 @@ pub(crate) fn choose(mode: OffloadMode, facts: &Facts) -> Choice {
         OffloadMode::Xdp => Choice {
             xdp: against_xdp.filter(|obstacle| !obstacle.is_advice()),
             tc: Some(Obstacle::NotWanted),
-            insists: !facts.link.loopback && !facts.indirect,
+            insists: !facts.interface.loopback && !facts.indirect,
         },
         OffloadMode::Tc => Choice {
             xdp: Some(Obstacle::NotWanted),
@@ -186,11 +187,11 @@ pub(crate) fn choose(mode: OffloadMode, facts: &Facts) -> Choice {
 fn against_xdp(facts: &Facts) -> Option<Obstacle> {
     /// Interfaces whose packets come from sockets of this machine.
     const VIRTUAL: [&str; 3] = ["veth", "tun", "netkit"];
-    let link = &facts.link;
-    if link.loopback {
+    let interface = &facts.interface;
+    if interface.loopback {
         return Some(Obstacle::Loopback);
     }
-    if !link.ethernet {
+    if !interface.ethernet {
         return Some(Obstacle::NoEthernet);
     }
     if facts.xdp.is_some_and(|xdp| !xdp.native || !xdp.redirect) {
@@ -199,11 +200,11 @@ fn against_xdp(facts: &Facts) -> Option<Obstacle> {
     if let Some(vlan) = facts.vlan.as_ref().filter(|_| facts.strips_tags) {
         return Some(Obstacle::HiddenVlans(vlan.clone()));
     }
-    if let Some(number) = link.xdp {
+    if let Some(number) = interface.xdp {
         return Some(Obstacle::ForeignProgram(number));
     }
-    let links = std::iter::once(link).chain(&facts.lower);
-    let mut kinds = links.filter_map(|link| link.kind.as_ref());
+    let interfaces = std::iter::once(interface).chain(&facts.lower);
+    let mut kinds = interfaces.filter_map(|interface| interface.kind.as_ref());
     kinds
         .find(|kind| VIRTUAL.contains(&kind.as_str()))
         .map(|kind| Obstacle::Virtual(kind.clone()))
@@ -221,7 +222,7 @@ mod tests {
 
     fn hardware() -> Facts {
         Facts {
-            link: Link {
+            interface: NetworkInterface {
                 index: 2,
                 name: "eth0".to_owned(),
                 kind: None,
@@ -252,13 +253,13 @@ mod tests {
 
     fn loopback() -> Facts {
         changed(|facts| {
-            (facts.link.loopback, facts.link.ethernet) = (true, false);
+            (facts.interface.loopback, facts.interface.ethernet) = (true, false);
             facts.xdp = Some(XdpFeatures::default());
         })
     }
 
     fn veth() -> Facts {
-        changed(|facts| facts.link.kind = Some("veth".to_owned()))
+        changed(|facts| facts.interface.kind = Some("veth".to_owned()))
     }
 
     #[test]
@@ -279,7 +280,7 @@ mod tests {
             (loopback(), Obstacle::Loopback),
             (veth(), Obstacle::Virtual("veth".to_owned())),
             (
-                changed(|facts| facts.link.ethernet = false),
+                changed(|facts| facts.interface.ethernet = false),
                 Obstacle::NoEthernet,
             ),
             (
@@ -291,12 +292,12 @@ mod tests {
                 Obstacle::HiddenVlans("eth0.5".to_owned()),
             ),
             (
-                changed(|facts| facts.link.xdp = Some(7)),
+                changed(|facts| facts.interface.xdp = Some(7)),
                 Obstacle::ForeignProgram(7),
             ),
             (
                 // A bond of veths.
-                changed(|facts| facts.lower = vec![veth().link]),
+                changed(|facts| facts.lower = vec![veth().interface]),
                 Obstacle::Virtual("veth".to_owned()),
             ),
         ];
@@ -316,7 +317,7 @@ mod tests {
     #[test]
     fn required_xdp_works_on_a_veth_and_never_replaces_other_programs() {
         assert_eq!(choose(OffloadMode::Xdp, &veth()).xdp, None);
-        let foreign = changed(|facts| facts.link.xdp = Some(7));
+        let foreign = changed(|facts| facts.interface.xdp = Some(7));
         let choice = choose(OffloadMode::Xdp, &foreign);
         assert!(choice.insists && choice.xdp == Some(Obstacle::ForeignProgram(7)));
         assert!(
@@ -335,7 +336,7 @@ mod tests {
             let choice = choose(OffloadMode::Tc, &facts);
             assert_eq!((choice.xdp, choice.tc), (Some(Obstacle::NotWanted), None));
         }
-        let tunnel = changed(|facts| facts.link.ethernet = false);
+        let tunnel = changed(|facts| facts.interface.ethernet = false);
         assert_eq!(
             choose(OffloadMode::Tc, &tunnel).tc,
             Some(Obstacle::NoEthernet)

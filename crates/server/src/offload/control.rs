@@ -30,7 +30,7 @@ pub(super) const CHANGES: u64 = 0;
 pub(super) const WAKER: u64 = 1;
 
 /// How long the thread may take to respond.
-const ANSWER: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The handle of the control thread. Dropping it ends the thread and detaches the programs.
 #[derive(Debug)]
@@ -258,7 +258,7 @@ impl Control {
     pub(crate) fn xdp_programs(&self) -> Option<XdpPrograms> {
         let (reply, answer) = mpsc::channel();
         self.send_step(UpgradeStep::Offer(reply));
-        answer.recv_timeout(ANSWER).ok().flatten()
+        answer.recv_timeout(RESPONSE_TIMEOUT).ok().flatten()
     }
 
     /// The process that took over has ended: attaches the XDP program again where the other one was in front of it.

@@ -269,8 +269,8 @@ fn when_the_control_thread_ends_everything_is_detached_and_said_to_be() {
         let interface = &running.published.get().interfaces[0];
         assert_eq!(interface.means, OffloadMethod::User);
         assert_eq!(interface.reason_name(), "control_thread_ended");
-        let links = Netlink::open().unwrap().links().unwrap();
-        assert!(links.iter().all(|link| link.xdp.is_none()));
+        let interfaces = Netlink::open().unwrap().interfaces().unwrap();
+        assert!(interfaces.iter().all(|interface| interface.xdp.is_none()));
         assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 0);
     });
 }

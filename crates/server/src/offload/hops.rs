@@ -1,8 +1,8 @@
 //! Where next hops are: routes and neighbours turned into entries of the program's table, and kept true.
 //!
-//! An entry is valid for [`LIFE`] only and is renewed in time. So no program sends by an outdated route or link-layer
-//! address. A hop without a route, or with an unknown neighbour, has no entry. User space relays its datagrams, which
-//! also makes the kernel resolve the neighbour.
+//! An entry is valid for [`ENTRY_LIFETIME_NS`] only and is renewed in time. So no program sends by an outdated route or
+//! link-layer address. A hop without a route, or with an unknown neighbour, has no entry. User space relays its
+//! datagrams, which also makes the kernel resolve the neighbour.
 
 use super::cells::Cells;
 use super::next_hops::Path;
@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// How long an entry is good, in nanoseconds: what a base reachable time is by default.
-pub(super) const LIFE: u64 = 30_000_000_000;
+pub(super) const ENTRY_LIFETIME_NS: u64 = 30_000_000_000;
 
 /// An entry with less than this left is renewed.
-const RENEW: u64 = LIFE * 2 / 3;
+const RENEWAL_NS: u64 = ENTRY_LIFETIME_NS * 2 / 3;
 
 /// Where entries are written to.
 pub(super) trait Entries {
@@ -259,7 +259,7 @@ impl Hops {
                 good_until_ns: new.good_until_ns,
                 ..old
             };
-            renewed == new && old.good_until_ns >= now_ns.saturating_add(RENEW)
+            renewed == new && old.good_until_ns >= now_ns.saturating_add(RENEWAL_NS)
         };
         match (hop.written, wanted) {
             (None, None) => return,
@@ -276,7 +276,7 @@ impl Hops {
         let exit = self.exits.get(&way.place.0)?;
         let mtu = way.mtu.unwrap_or(exit.mtu).min(exit.mtu);
         let entry = NextHop {
-            good_until_ns: now_ns.saturating_add(LIFE),
+            good_until_ns: now_ns.saturating_add(ENTRY_LIFETIME_NS),
             interface: way.place.0,
             mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
             usable_xdp: exit.xdp && !way.local,

@@ -1,7 +1,7 @@
 //! Next hops as routes and neighbours come and go, with a table made of memory.
 
 use super::cells::Cell;
-use super::hops::{Entries, Exit, Hops, LIFE};
+use super::hops::{ENTRY_LIFETIME_NS, Entries, Exit, Hops};
 use super::next_hops::Path;
 use bpf::relay::NextHop;
 use io::netlink::{Neighbour, NeighbourState, Route, RouteTo};
@@ -82,7 +82,7 @@ fn a_hop_is_usable_when_both_route_and_neighbour_are_known() {
     let entry = table.0[&5];
     assert_eq!((entry.source, entry.destination), (HERE, THERE));
     assert_eq!((entry.interface, entry.mtu), (2, 1500));
-    assert_eq!(entry.good_until_ns, 200 + LIFE);
+    assert_eq!(entry.good_until_ns, 200 + ENTRY_LIFETIME_NS);
     assert!(entry.usable_xdp && entry.usable_tc);
     assert_eq!(hops.usable(), 1);
 }
@@ -130,10 +130,13 @@ fn entries_are_renewed_before_they_end_and_never_written_in_vain() {
     assert_eq!(table.1, 1);
     hops.route(5, path(7), by(None), 1, &mut table);
     hops.write_all(2, &mut table);
-    hops.renew(LIFE / 4, &mut table);
+    hops.renew(ENTRY_LIFETIME_NS / 4, &mut table);
     assert_eq!(table.1, 1, "nothing has changed");
-    hops.renew(LIFE / 2, &mut table);
-    assert_eq!(table.0[&5].good_until_ns, LIFE / 2 + LIFE);
+    hops.renew(ENTRY_LIFETIME_NS / 2, &mut table);
+    assert_eq!(
+        table.0[&5].good_until_ns,
+        ENTRY_LIFETIME_NS / 2 + ENTRY_LIFETIME_NS
+    );
 }
 
 #[test]

@@ -72,15 +72,15 @@ fn prospect(facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> OffloadProbe 
             not_xdp.get_or_insert_with(|| obstacle.clone());
             not_tc.get_or_insert_with(|| obstacle.clone());
         }
-        Ok(relay) if not_tc.is_none() => match try_tc(relay, facts.link.index) {
+        Ok(relay) if not_tc.is_none() => match try_tc(relay, facts.interface.index) {
             Ok(attached) => clsact = matches!(attached, Attachment::Clsact(_)),
             Err(obstacle) => not_tc = Some(obstacle),
         },
         Ok(_) => {}
     }
     OffloadProbe {
-        interface: facts.link.name.clone(),
-        index: facts.link.index,
+        interface: facts.interface.name.clone(),
+        index: facts.interface.index,
         auto: match (&not_xdp, &not_tc) {
             (None, _) => OffloadMethod::Xdp,
             (_, None) => OffloadMethod::Tc,

@@ -16,7 +16,7 @@ use super::next_hops::{NextHopTable, Path};
 use super::redirects::note_redirects;
 use super::status::PublishedStatus;
 use bpf::relay::{NextHop, NextHops, Relay};
-use io::netlink::{Link, NetworkChange};
+use io::netlink::{NetworkChange, NetworkInterface};
 use io::{Events, Poller};
 use std::collections::HashMap;
 use std::io as std_io;
@@ -25,19 +25,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often everything is looked at, whether or not anything has happened.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Ticks between renewals of entries, which are good for several of these.
-const RENEWAL: u32 = 5;
+const RENEWAL_TICKS: u32 = 5;
 
 /// Renewals that an unused next hop is kept for: about a minute.
-const KEPT: u32 = 12;
+const KEPT_RENEWALS: u32 = 12;
 
 /// Ticks between checks of all routes: the kernel does not report every change of a path MTU.
-const REROUTING: u32 = 30;
+const REROUTING_TICKS: u32 = 30;
 
 /// Changes of routes that come in a burst are answered together, after this long.
-const BURST: Duration = Duration::from_millis(20);
+const BURST_DELAY: Duration = Duration::from_millis(20);
 
 /// The program's table of next hops. What cannot be written stays as it was, and ends by itself.
 pub(super) struct Table(pub(super) NextHops);
@@ -88,10 +88,10 @@ pub(super) struct Reroute {
 
 impl Reroute {
     /// Queries for routes may use one part in this many of the time.
-    const SHARE: u64 = 16;
+    const QUERY_TIME_DIVISOR: u64 = 16;
 
     fn want(&mut self) {
-        let soon = io::clock::monotonic_ns() + BURST.as_nanos() as u64;
+        let soon = io::clock::monotonic_ns() + BURST_DELAY.as_nanos() as u64;
         self.due_ns.get_or_insert(soon.max(self.rest_until_ns));
     }
 
@@ -102,14 +102,14 @@ impl Reroute {
     fn done(&mut self, begun_ns: u64) {
         let now = io::clock::monotonic_ns();
         self.due_ns = None;
-        self.rest_until_ns = now + now.saturating_sub(begun_ns) * Self::SHARE;
+        self.rest_until_ns = now + now.saturating_sub(begun_ns) * Self::QUERY_TIME_DIVISOR;
     }
 }
 
 /// What has changed since the last look.
 #[derive(Debug, Default)]
-struct News {
-    links: bool,
+struct PendingChanges {
+    interfaces: bool,
     routes: bool,
     all: bool,
     stale: Vec<(u32, IpAddr)>,
@@ -128,9 +128,9 @@ impl Thread {
         while !self.settings.stops() {
             let now = io::clock::monotonic_ns();
             if now >= next_tick {
-                next_tick = now + TICK.as_nanos() as u64;
-                self.tick(ticks.is_multiple_of(RENEWAL));
-                if ticks.is_multiple_of(REROUTING) {
+                next_tick = now + TICK_INTERVAL.as_nanos() as u64;
+                self.tick(ticks.is_multiple_of(RENEWAL_TICKS));
+                if ticks.is_multiple_of(REROUTING_TICKS) {
                     self.reroute.want();
                 }
                 ticks = ticks.wrapping_add(1);
@@ -146,8 +146,8 @@ impl Thread {
             }
             self.settings.waker.acknowledge();
             self.apply_settings();
-            let news = self.read_changes();
-            self.take_in(news);
+            let changes = self.read_changes();
+            self.take_in(changes);
             self.resolve_new();
         }
     }
@@ -158,7 +158,7 @@ impl Thread {
         self.fallback.notify_workers();
         if renewal {
             let mut unused = Vec::new();
-            self.next_hops.withdraw_unused(KEPT, &mut unused);
+            self.next_hops.withdraw_unused(KEPT_RENEWALS, &mut unused);
             for index in &unused {
                 self.hops.forget(*index, &mut self.entries);
             }
@@ -182,38 +182,38 @@ impl Thread {
         }
     }
 
-    fn read_changes(&mut self) -> News {
-        let mut news = News::default();
+    fn read_changes(&mut self) -> PendingChanges {
+        let mut changes = PendingChanges::default();
         let now = io::clock::monotonic_ns();
         let (hops, entries) = (&mut self.hops, &mut self.entries);
         let outcome = self.watch.changes.read(|change| match change {
-            NetworkChange::Link => news.links = true,
-            NetworkChange::Route => news.routes = true,
+            NetworkChange::Interface => changes.interfaces = true,
+            NetworkChange::Route => changes.routes = true,
             NetworkChange::Neighbour(seen) => {
                 if hops.neighbour(&seen, now, entries) {
-                    news.stale.push((seen.index, seen.address));
+                    changes.stale.push((seen.index, seen.address));
                 }
             }
-            _ => news.all = true,
+            _ => changes.all = true,
         });
         if let Err(error) = outcome {
             tracing::debug!(%error, "changes of the network not read");
-            news.all = true;
+            changes.all = true;
         }
-        news
+        changes
     }
 
-    fn take_in(&mut self, news: News) {
-        if news.links || news.all {
+    fn take_in(&mut self, changes: PendingChanges) {
+        if changes.interfaces || changes.all {
             self.check_links();
         }
-        if news.all {
+        if changes.all {
             self.check_neighbours();
         }
-        if news.routes || news.links || news.all {
+        if changes.routes || changes.interfaces || changes.all {
             self.reroute.want();
         }
-        self.confirm_neighbours(&news.stale);
+        self.confirm_neighbours(&changes.stale);
     }
 
     /// Asks for every route anew.
@@ -284,67 +284,69 @@ impl Thread {
 
     /// Reads the interfaces again: forgets removed ones, and updates which interfaces packets may leave by.
     pub(super) fn check_links(&mut self) {
-        let Ok(links) = self.watch.netlink.links() else {
+        let Ok(interfaces) = self.watch.netlink.interfaces() else {
             return;
         };
         self.check_ipsec();
-        self.drop_removed_interfaces(&links);
+        self.drop_removed_interfaces(&interfaces);
         let over_xdp: Vec<u32> = self
             .at(OffloadMethod::Xdp)
             .map(|attachment| attachment.about.index)
             .collect();
         let loopback = self.at(OffloadMethod::Tc).any(|attachment| {
-            let of_place = |link: &&Link| link.index == attachment.about.index;
-            links
+            let of_place =
+                |interface: &&NetworkInterface| interface.index == attachment.about.index;
+            interfaces
                 .iter()
                 .find(of_place)
-                .is_some_and(|link| link.loopback)
+                .is_some_and(|interface| interface.loopback)
         });
         let drivers = &mut self.watch.drivers;
-        let may_leave = |link: &&Link| link.up && !self.encrypted;
-        let exits: HashMap<u32, Exit> = links
+        let may_leave = |interface: &&NetworkInterface| interface.up && !self.encrypted;
+        let exits: HashMap<u32, Exit> = interfaces
             .iter()
             .filter(may_leave)
-            .map(|link| {
+            .map(|interface| {
                 // A program sends back by the interface that it runs on in any case; elsewhere the driver has to agree.
                 let mut agrees = || {
-                    let features = drivers.as_mut().and_then(|of| of.xdp(link.index).ok());
+                    let features = drivers.as_mut().and_then(|of| of.xdp(interface.index).ok());
                     features.is_some_and(|features| features.target)
                 };
                 let exit = Exit {
-                    mac: link.mac.unwrap_or_default(),
-                    mtu: link.mtu,
-                    loopback: link.loopback,
-                    xdp: !over_xdp.is_empty() && link.ethernet && agrees(),
-                    xdp_tx: over_xdp.contains(&link.index),
-                    tc: link.ethernet || link.loopback && loopback,
+                    mac: interface.mac.unwrap_or_default(),
+                    mtu: interface.mtu,
+                    loopback: interface.loopback,
+                    xdp: !over_xdp.is_empty() && interface.ethernet && agrees(),
+                    xdp_tx: over_xdp.contains(&interface.index),
+                    tc: interface.ethernet || interface.loopback && loopback,
                 };
-                (link.index, exit)
+                (interface.index, exit)
             })
             .collect();
         self.hops.set_exits(exits);
         note_redirects(&mut self.attachments, &mut self.watch.drivers);
-        self.set_link_addresses(&links);
+        self.set_link_addresses(&interfaces);
         self.hops
             .write_all(io::clock::monotonic_ns(), &mut self.entries);
     }
 
     /// Frames to another address than the interface's are not for it, also where they arrive on a device below it.
-    fn set_link_addresses(&mut self, links: &[Link]) {
+    fn set_link_addresses(&mut self, interfaces: &[NetworkInterface]) {
         let over_xdp =
             |attachment: &&mut InterfaceAttachment| attachment.about.means == OffloadMethod::Xdp;
         for attachment in self.attachments.iter_mut().filter(over_xdp) {
             let index = attachment.about.index;
-            let Some(link) = links.iter().find(|link| link.index == index) else {
+            let Some(interface) = interfaces.iter().find(|interface| interface.index == index)
+            else {
                 continue;
             };
-            let mac = link.mac.unwrap_or_default();
-            let lower: Vec<Link> = lower_devices(index, links).cloned().collect();
+            let mac = interface.mac.unwrap_or_default();
+            let lower: Vec<NetworkInterface> = lower_devices(index, interfaces).cloned().collect();
             let set = self.relay.set_interface(index, index, mac);
             if let Err(error) =
-                set.and_then(|()| attachment.set_lower(link, &lower, &mut self.relay))
+                set.and_then(|()| attachment.set_lower(interface, &lower, &mut self.relay))
             {
-                tracing::warn!(interface = link.name, %error, "XDP leaves packets of this interface to user space");
+                tracing::warn!(interface = interface.name, %error, "XDP leaves packets of this interface to user space");
             }
         }
     }
@@ -362,10 +364,12 @@ impl Thread {
     }
 
     /// Of an interface that is gone, nothing is left to detach.
-    fn drop_removed_interfaces(&mut self, links: &[Link]) {
+    fn drop_removed_interfaces(&mut self, interfaces: &[NetworkInterface]) {
         for attachment in &mut self.attachments {
             let index = attachment.about.index;
-            if attachment.attached.is_some() && links.iter().all(|link| link.index != index) {
+            if attachment.attached.is_some()
+                && interfaces.iter().all(|interface| interface.index != index)
+            {
                 let gone = Obstacle::Refused("the interface is gone".to_owned());
                 attachment.end(&mut self.relay, &gone);
             }

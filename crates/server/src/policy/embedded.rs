@@ -7,12 +7,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The most IPv4 addresses that one IPv6 address can spell (the local-use NAT64 prefix has four possible positions).
-const MAX: usize = 5;
+const MAX_EMBEDDED: usize = 5;
 
 /// The IPv4 addresses that one IPv6 address may stand for; usually none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Embedded {
-    found: [Ipv4Addr; MAX],
+    found: [Ipv4Addr; MAX_EMBEDDED],
     count: usize,
 }
 
@@ -21,7 +21,7 @@ impl Embedded {
     #[must_use]
     pub fn of(address: Ipv6Addr) -> Embedded {
         let mut list = Embedded {
-            found: [Ipv4Addr::UNSPECIFIED; MAX],
+            found: [Ipv4Addr::UNSPECIFIED; MAX_EMBEDDED],
             count: 0,
         };
         list.collect(address);
@@ -35,7 +35,7 @@ impl Embedded {
     }
 
     fn push(&mut self, octets: [u8; 4]) {
-        if self.count < MAX {
+        if self.count < MAX_EMBEDDED {
             self.found[self.count] = Ipv4Addr::from(octets);
             self.count += 1;
         }

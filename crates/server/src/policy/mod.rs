@@ -28,7 +28,7 @@ use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use table::{RuleTable, Ruling};
+use table::{RuleTable, RuleVerdict};
 use turn::server::{ClientIdentity, PeerClass, PeerPolicy, RelayTransport};
 
 /// Every port.
@@ -126,22 +126,25 @@ impl Policy {
             relays,
         };
         for special in SPECIAL_NETWORKS {
-            policy.insert(special.network, ALL_PORTS, Ruling::BuiltinDeny);
+            policy.insert(special.network, ALL_PORTS, RuleVerdict::BuiltinDeny);
         }
         let relay_sides = policy.relays.all_sides();
         let ours: Vec<IpAddr> = policy.own.host.iter().copied().chain(relay_sides).collect();
         // Loopback is on the built-in list as a whole: there, re-admitting the network re-admits its addresses.
         for ip in ours.into_iter().filter(|ip| !ip.is_loopback()) {
-            policy.insert(IpNet::from(ip), ALL_PORTS, Ruling::BuiltinDeny);
+            policy.insert(IpNet::from(ip), ALL_PORTS, RuleVerdict::BuiltinDeny);
         }
-        for (list, ruling) in [(&rules.allow, Ruling::Allow), (&rules.deny, Ruling::Deny)] {
+        for (list, ruling) in [
+            (&rules.allow, RuleVerdict::Allow),
+            (&rules.deny, RuleVerdict::Deny),
+        ] {
             list.iter()
                 .for_each(|rule| policy.insert(rule.network, rule.ports.clone(), ruling));
         }
         policy
     }
 
-    fn insert(&mut self, network: IpNet, ports: RangeInclusive<u16>, ruling: Ruling) {
+    fn insert(&mut self, network: IpNet, ports: RangeInclusive<u16>, ruling: RuleVerdict) {
         let (table, bits) = match network.addr() {
             IpAddr::V4(ip) => (&mut self.v4, u128::from(ip.to_bits())),
             IpAddr::V6(ip) => (&mut self.v6, ip.to_bits()),
@@ -179,7 +182,7 @@ impl Policy {
                 .any(|listener| listener.ip() == ip)
     }
 
-    fn ruling(&self, ip: IpAddr, port: u16) -> Option<Ruling> {
+    fn ruling(&self, ip: IpAddr, port: u16) -> Option<RuleVerdict> {
         let (table, bits) = self.table(ip);
         table.ruling(bits, port)
     }
@@ -190,7 +193,7 @@ impl Policy {
     }
 
     /// The same, where the ruling for the address as it is written is known.
-    fn admits_ruled(&self, ip: IpAddr, port: u16, ruling: Option<Ruling>) -> bool {
+    fn admits_ruled(&self, ip: IpAddr, port: u16, ruling: Option<RuleVerdict>) -> bool {
         let spelled_admitted = |v4: &Ipv4Addr| {
             let v4 = IpAddr::V4(*v4);
             !self.is_ours(v4) && is_admission(self.ruling(v4, port))
@@ -239,7 +242,7 @@ impl Policy {
     /// CreatePermission has no port: an address is a peer if some port of it may be reached.
     fn class_of_address(&self, peer: IpAddr) -> PeerClass {
         let (table, bits) = self.table(peer);
-        let not_denied = |port| table.ruling(bits, port) != Some(Ruling::Deny);
+        let not_denied = |port| table.ruling(bits, port) != Some(RuleVerdict::Deny);
         if self.relays.find(peer).is_some() && table.any_port(bits, not_denied) {
             PeerClass::OwnRelay
         } else if self.admits_some_port(peer) {
@@ -263,7 +266,7 @@ impl Policy {
         }
         // Looked up once: this runs for every Send indication.
         let ruling = self.ruling(peer.ip(), peer.port());
-        if ruling != Some(Ruling::Deny) && is_relay {
+        if ruling != Some(RuleVerdict::Deny) && is_relay {
             return PeerClass::OwnRelay;
         }
         match self.admits_ruled(peer.ip(), peer.port(), ruling) {
@@ -274,8 +277,8 @@ impl Policy {
 }
 
 /// An address without a rule is allowed.
-fn is_admission(ruling: Option<Ruling>) -> bool {
-    matches!(ruling, None | Some(Ruling::Allow))
+fn is_admission(ruling: Option<RuleVerdict>) -> bool {
+    matches!(ruling, None | Some(RuleVerdict::Allow))
 }
 
 #[cfg(test)]

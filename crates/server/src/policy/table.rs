@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 /// What a rule says. The order is the strength at equal prefix length: an operator's `deny` beats his `allow`, and
 /// either beats the built-in list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Ruling {
+pub(super) enum RuleVerdict {
     /// Refused because the network is special or belongs to this host.
     BuiltinDeny,
     /// Admitted by the operator.
@@ -21,7 +21,7 @@ pub(super) enum Ruling {
 struct Entry {
     network: u128,
     ports: RangeInclusive<u16>,
-    ruling: Ruling,
+    ruling: RuleVerdict,
 }
 
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl RuleTable {
         network: u128,
         length: u8,
         ports: RangeInclusive<u16>,
-        ruling: Ruling,
+        ruling: RuleVerdict,
     ) {
         let mask = prefix_mask(self.width, length);
         let entry = Entry {
@@ -90,7 +90,7 @@ impl RuleTable {
     /// The ruling for `address` and `port`: the longest prefix decides, then the strength of the ruling.
     // Inlined into `Policy::permits`, it costs each Send indication 13 instructions more.
     #[inline(never)]
-    pub(super) fn ruling(&self, address: u128, port: u16) -> Option<Ruling> {
+    pub(super) fn ruling(&self, address: u128, port: u16) -> Option<RuleVerdict> {
         self.matches(address)
             .find(|entry| entry.ports.contains(&port))
             .map(|entry| entry.ruling)
@@ -149,42 +149,42 @@ mod tests {
     #[test]
     fn the_longest_prefix_decides() {
         let mut table = RuleTable::new(32);
-        table.insert(0x0a00_0000, 8, ALL, Ruling::BuiltinDeny);
-        table.insert(0, 0, ALL, Ruling::Allow);
-        table.insert(0x0a01_0000, 16, ALL, Ruling::Allow);
-        table.insert(0x0a01_0200, 24, ALL, Ruling::Deny);
-        assert_eq!(table.ruling(0x0a00_0001, 9), Some(Ruling::BuiltinDeny));
-        assert_eq!(table.ruling(0x0a01_0001, 9), Some(Ruling::Allow));
-        assert_eq!(table.ruling(0x0a01_0201, 9), Some(Ruling::Deny));
-        assert_eq!(table.ruling(0x0808_0808, 9), Some(Ruling::Allow));
+        table.insert(0x0a00_0000, 8, ALL, RuleVerdict::BuiltinDeny);
+        table.insert(0, 0, ALL, RuleVerdict::Allow);
+        table.insert(0x0a01_0000, 16, ALL, RuleVerdict::Allow);
+        table.insert(0x0a01_0200, 24, ALL, RuleVerdict::Deny);
+        assert_eq!(table.ruling(0x0a00_0001, 9), Some(RuleVerdict::BuiltinDeny));
+        assert_eq!(table.ruling(0x0a01_0001, 9), Some(RuleVerdict::Allow));
+        assert_eq!(table.ruling(0x0a01_0201, 9), Some(RuleVerdict::Deny));
+        assert_eq!(table.ruling(0x0808_0808, 9), Some(RuleVerdict::Allow));
     }
 
     #[test]
     fn at_equal_length_deny_beats_allow_beats_builtin() {
         let mut table = RuleTable::new(32);
-        table.insert(0x0a00_0000, 8, ALL, Ruling::Allow);
-        table.insert(0x0a00_0000, 8, ALL, Ruling::BuiltinDeny);
-        table.insert(0x0a00_0000, 8, 5000..=6000, Ruling::Deny);
-        assert_eq!(table.ruling(0x0a00_0001, 4999), Some(Ruling::Allow));
-        assert_eq!(table.ruling(0x0a00_0001, 5000), Some(Ruling::Deny));
-        assert_eq!(table.ruling(0x0a00_0001, 6000), Some(Ruling::Deny));
-        assert_eq!(table.ruling(0x0a00_0001, 6001), Some(Ruling::Allow));
+        table.insert(0x0a00_0000, 8, ALL, RuleVerdict::Allow);
+        table.insert(0x0a00_0000, 8, ALL, RuleVerdict::BuiltinDeny);
+        table.insert(0x0a00_0000, 8, 5000..=6000, RuleVerdict::Deny);
+        assert_eq!(table.ruling(0x0a00_0001, 4999), Some(RuleVerdict::Allow));
+        assert_eq!(table.ruling(0x0a00_0001, 5000), Some(RuleVerdict::Deny));
+        assert_eq!(table.ruling(0x0a00_0001, 6000), Some(RuleVerdict::Deny));
+        assert_eq!(table.ruling(0x0a00_0001, 6001), Some(RuleVerdict::Allow));
         assert_eq!(table.ruling(0x0b00_0001, 6001), None);
     }
 
     #[test]
     fn any_port_visits_each_change_of_ruling() {
         let mut table = RuleTable::new(32);
-        table.insert(0x0a00_0000, 8, ALL, Ruling::BuiltinDeny);
-        table.insert(0x0a00_0000, 8, 7000..=7000, Ruling::Allow);
+        table.insert(0x0a00_0000, 8, ALL, RuleVerdict::BuiltinDeny);
+        table.insert(0x0a00_0000, 8, 7000..=7000, RuleVerdict::Allow);
         assert!(
             table.any_port(0x0a00_0001, |port| table.ruling(0x0a00_0001, port)
-                == Some(Ruling::Allow))
+                == Some(RuleVerdict::Allow))
         );
-        table.insert(0x0a00_0000, 8, 7000..=7001, Ruling::Deny);
+        table.insert(0x0a00_0000, 8, 7000..=7001, RuleVerdict::Deny);
         assert!(
             !table.any_port(0x0a00_0001, |port| table.ruling(0x0a00_0001, port)
-                == Some(Ruling::Allow))
+                == Some(RuleVerdict::Allow))
         );
     }
 }

@@ -10,7 +10,7 @@ mod pool;
 mod quarantine;
 mod set;
 
-pub(crate) use other_process::{ENTRY, ForeignPorts, SharedPorts};
+pub(crate) use other_process::{ENTRY_BYTES, ForeignPorts, SharedPorts};
 pub use owner::{Owner, OwnerTable};
 pub use pool::{PortCounts, PortPool, PortRange, PortRangeError, PortSelection};
 pub use set::PortSet;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 /// What travels beside the descriptor: a byte for the family, 16 for the address, 2 for the first port.
-pub(crate) const ENTRY: usize = 19;
+pub(crate) const ENTRY_BYTES: usize = 19;
 
 /// One relay address of a process, and a descriptor of the words of its ports: see [`OwnerTable`](super::OwnerTable).
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub(crate) struct SharedPorts {
 
 impl SharedPorts {
     /// The bytes that travel beside the descriptor.
-    pub(crate) fn entry(&self) -> [u8; ENTRY] {
-        let mut entry = [0; ENTRY];
+    pub(crate) fn entry(&self) -> [u8; ENTRY_BYTES] {
+        let mut entry = [0; ENTRY_BYTES];
         let octets = match self.local {
             IpAddr::V4(v4) => {
                 entry[0] = 4;
@@ -36,7 +36,7 @@ impl SharedPorts {
     }
 
     /// Reads what has travelled.
-    pub(crate) fn read(entry: &[u8; ENTRY], words: OwnedFd) -> Option<SharedPorts> {
+    pub(crate) fn read(entry: &[u8; ENTRY_BYTES], words: OwnedFd) -> Option<SharedPorts> {
         let [family, address @ .., low, high] = *entry;
         let v6 = Ipv6Addr::from(address);
         let local = match family {

@@ -161,7 +161,7 @@ impl PortPool {
     const FOREIGN_S: u64 = 60;
 
     /// How many random words a worker looks into before it searches in order.
-    const GUESSES: usize = 4;
+    const MAX_GUESSES: usize = 4;
 
     /// A pool with every port of `range` free, leased out to `workers` workers.
     #[must_use]
@@ -265,7 +265,7 @@ impl PortPool {
         // Words of this worker's lines, as if they were side by side; the last line may be shorter.
         let words = (lines - own).div_ceil(workers) * LINE;
         let word_at = |at: usize| (own + at / LINE * workers) * LINE + at % LINE;
-        let guessed = (0..Self::GUESSES)
+        let guessed = (0..Self::MAX_GUESSES)
             .find_map(|_| self.take_from(word_at(entropy.below(words)), want, entropy));
         guessed.or_else(|| {
             let first = entropy.below(words);

@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Words before the first slot.
-const HEAD: usize = 2;
+const HEAD_WORDS: usize = 2;
 
 /// A key is in one of this many slots, beginning with the slot of its hash: four cache lines.
-const WINDOW: usize = 32;
+const WINDOW_SLOTS: usize = 32;
 
 /// The bits of a slot that are the count.
-const COUNT: u64 = (1 << 24) - 1;
+const COUNT_MASK: u64 = (1 << 24) - 1;
 
 /// At most 32 MiB; the kernel allocates only the pages that are used.
 const MAX_SLOTS: usize = 1 << 22;
@@ -70,13 +70,13 @@ impl CountKey<'_> {
 
 /// The slots that may hold a key's count.
 fn window(words: &[AtomicU64], hash: u64) -> impl Iterator<Item = &AtomicU64> {
-    let slots = &words[HEAD..];
-    let first = usize::try_from(hash & COUNT).unwrap_or(0);
-    (first..first + WINDOW).map(move |at| &slots[at & (slots.len() - 1)])
+    let slots = &words[HEAD_WORDS..];
+    let first = usize::try_from(hash & COUNT_MASK).unwrap_or(0);
+    (first..first + WINDOW_SLOTS).map(move |at| &slots[at & (slots.len() - 1)])
 }
 
 fn is_of(word: u64, hash: u64) -> bool {
-    word != 0 && word & !COUNT == hash & !COUNT
+    word != 0 && word & !COUNT_MASK == hash & !COUNT_MASK
 }
 
 /// The counts of this process, which another process reads.
@@ -95,7 +95,7 @@ impl SharedCounts {
     /// When the system has no memory, no descriptor or no randomness.
     pub(crate) fn new(keys: usize) -> std::io::Result<SharedCounts> {
         let slots = keys.saturating_mul(4).clamp(1 << 12, MAX_SLOTS);
-        let words = SharedWords::new(HEAD + slots.next_power_of_two())?;
+        let words = SharedWords::new(HEAD_WORDS + slots.next_power_of_two())?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(Error::other)?;
         let (halves, _) = key.as_chunks::<8>();
@@ -119,7 +119,7 @@ impl SharedCounts {
 
     /// Adds units. A key without a free slot is not counted, which four slots per key make very unlikely.
     pub(crate) fn add(&self, key: CountKey<'_>, units: u32) {
-        self.change(key, |count| (count + u64::from(units)).min(COUNT));
+        self.change(key, |count| (count + u64::from(units)).min(COUNT_MASK));
     }
 
     /// Removes a unit.
@@ -134,8 +134,12 @@ impl SharedCounts {
         for slot in window(self.words.words(), hash) {
             let word = slot.load(Ordering::Relaxed);
             if is_of(word, hash) {
-                let count = change(word & COUNT);
-                let left = if count == 0 { 0 } else { hash & !COUNT | count };
+                let count = change(word & COUNT_MASK);
+                let left = if count == 0 {
+                    0
+                } else {
+                    hash & !COUNT_MASK | count
+                };
                 return slot.store(left, Ordering::Release);
             }
             if word == 0 {
@@ -144,7 +148,7 @@ impl SharedCounts {
         }
         let count = change(0);
         if let Some(slot) = free.filter(|_| count > 0) {
-            slot.store(hash & !COUNT | count, Ordering::Release);
+            slot.store(hash & !COUNT_MASK | count, Ordering::Release);
         }
     }
 }
@@ -163,8 +167,8 @@ impl OtherCounts {
     /// If the descriptor is not memory of this format.
     pub(crate) fn of(fd: OwnedFd) -> std::io::Result<OtherCounts> {
         let words = SharedWords::of(fd)?;
-        let slots = words.words().len().saturating_sub(HEAD);
-        if !slots.is_power_of_two() || slots < WINDOW {
+        let slots = words.words().len().saturating_sub(HEAD_WORDS);
+        if !slots.is_power_of_two() || slots < WINDOW_SLOTS {
             return Err(ErrorKind::InvalidInput.into());
         }
         let mut key = [0; 16];
@@ -183,7 +187,7 @@ impl OtherCounts {
         let words = window(self.words.words(), hash).map(|slot| slot.load(Ordering::Acquire));
         let found = words.into_iter().find(|word| is_of(*word, hash));
         // 24 bits.
-        found.map_or(0, |word| (word & COUNT) as u32)
+        found.map_or(0, |word| (word & COUNT_MASK) as u32)
     }
 }
 
@@ -227,7 +231,7 @@ mod tests {
             window.iter().for_each(|name| own.subtract(user(name)));
         }
         assert!(
-            own.words.words()[HEAD..]
+            own.words.words()[HEAD_WORDS..]
                 .iter()
                 .all(|word| word.load(Ordering::Relaxed) == 0)
         );

@@ -11,7 +11,7 @@ use turn::server::{ClientIdentity, RelayDirection, SharedBuckets};
 const DIRECTIONS: [RelayDirection; 2] = [RelayDirection::ToPeer, RelayDirection::ToClient];
 
 /// A chunk of allocations that has no buckets yet.
-const NONE: u32 = u32::MAX;
+const NO_BUCKETS: u32 = u32::MAX;
 
 /// Which buckets an allocation has, by its index in the worker's engine. A chunk of allocations gets a chunk of numbers
 /// when one of them begins, as long as there are any.
@@ -26,7 +26,9 @@ pub(crate) struct Numbers {
 impl Numbers {
     /// For one worker; each number has this many buckets.
     pub(crate) fn new(pool: Arc<Chunks>, stride: u32) -> Numbers {
-        let firsts = (0..pool.count()).map(|_| AtomicU32::new(NONE)).collect();
+        let firsts = (0..pool.count())
+            .map(|_| AtomicU32::new(NO_BUCKETS))
+            .collect();
         Numbers {
             pool,
             stride,
@@ -38,7 +40,7 @@ impl Numbers {
     pub(crate) fn bucket(&self, allocation: u32, direction: RelayDirection) -> Option<u32> {
         let first = self.firsts.get((allocation / Chunks::SIZE) as usize)?;
         let first = first.load(Ordering::Relaxed);
-        let number = (first != NONE).then(|| first + allocation % Chunks::SIZE)?;
+        let number = (first != NO_BUCKETS).then(|| first + allocation % Chunks::SIZE)?;
         Some(offset(number, self.stride, direction))
     }
 
@@ -47,7 +49,7 @@ impl Numbers {
         let Some(first) = self.firsts.get((allocation / Chunks::SIZE) as usize) else {
             return;
         };
-        if first.load(Ordering::Relaxed) == NONE
+        if first.load(Ordering::Relaxed) == NO_BUCKETS
             && let Some(taken) = self.pool.take()
         {
             first.store(taken, Ordering::Relaxed);

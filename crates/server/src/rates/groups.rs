@@ -73,7 +73,7 @@ struct State {
 }
 
 /// The least that a process gets of a group's rate, in bytes per second: the lowest rate that can be set.
-const LEAST_SHARE: u64 = 1000;
+const MIN_SHARE: u64 = 1000;
 
 /// Groups that get their shares while the lock is held: about 0.1 ms.
 const SHARED_AT_ONCE: usize = 512;
@@ -91,7 +91,7 @@ pub(super) struct SetScales<'a> {
 
 impl Groups {
     /// Numbers beyond two for each allocation: realms, and the groups that always exist.
-    pub(super) const FURTHER: u32 = 1024;
+    pub(super) const EXTRA_NUMBERS: u32 = 1024;
 
     pub(super) fn new(capacity: u32) -> Groups {
         Groups {
@@ -279,7 +279,7 @@ fn share(rate: u64, members: u32, elsewhere: u32) -> u64 {
     let (members, elsewhere) = (u128::from(members), u128::from(elsewhere));
     let part = u128::from(rate) * members / (members + elsewhere);
     // Not more than the rate.
-    u64::try_from(part).unwrap_or(rate).max(LEAST_SHARE)
+    u64::try_from(part).unwrap_or(rate).max(MIN_SHARE)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl TableSize {
     /// Each allocation may be the only one of its user and of its source.
     fn groups(self) -> u32 {
         match self.has_groups {
-            true => self.allocations * 2 + Groups::FURTHER,
+            true => self.allocations * 2 + Groups::EXTRA_NUMBERS,
             false => 0,
         }
     }

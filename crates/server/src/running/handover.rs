@@ -1,6 +1,6 @@
 //! A running server during an upgrade: as the old process, and as the new one.
 
-use super::{ANSWER, Running};
+use super::{RESPONSE_TIMEOUT, Running};
 use crate::handover::{ForeignMessage, HandoverError, Joining, Offer, OpenListeners};
 use crate::offload::Control;
 use crate::ports::ForeignPorts;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long all workers together may take to give their clients an entry each: 1 million take 2 s.
-pub(super) const HOLDING: Duration = Duration::from_secs(20);
+pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a running server needs for an upgrade.
 #[derive(Debug)]
@@ -215,7 +215,7 @@ impl Running {
         worker: usize,
         message: WorkerMessage,
     ) -> Result<(), HandoverError> {
-        let told = self.post_until(worker, message, Instant::now() + ANSWER);
+        let told = self.post_until(worker, message, Instant::now() + RESPONSE_TIMEOUT);
         told.then_some(()).ok_or(HandoverError::Busy(worker))
     }
 
@@ -230,7 +230,7 @@ impl Running {
             let done = done.clone();
             self.send_to_worker(worker, WorkerMessage::HoldClients(flows, done))?;
         }
-        let deadline = Instant::now() + HOLDING;
+        let deadline = Instant::now() + HOLD_TIMEOUT;
         for worker in 0..self.threads.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             match outcomes.recv_timeout(left) {
@@ -247,7 +247,7 @@ impl Running {
             self.send_to_worker(worker, WorkerMessage::Listen(listens, done.clone()))?;
         }
         for worker in 0..self.threads.len() {
-            if confirmed.recv_timeout(ANSWER).is_err() {
+            if confirmed.recv_timeout(RESPONSE_TIMEOUT).is_err() {
                 return Err(HandoverError::Busy(worker));
             }
         }
@@ -267,7 +267,7 @@ impl Running {
         };
         self.send_to_worker(0, WorkerMessage::Job(Job(Box::new(job))))?;
         outcome
-            .recv_timeout(HOLDING)
+            .recv_timeout(HOLD_TIMEOUT)
             .map_err(|_| HandoverError::Busy(0))?
     }
 }

@@ -1,7 +1,7 @@
 //! SIP's part of an upgrade. `sip::upgrade` has the steps of a worker.
 
 use super::Running;
-use super::handover::HOLDING;
+use super::handover::HOLD_TIMEOUT;
 use crate::handover::{HandoverError, JoiningSip, OfferedSip};
 use crate::sip::{Frame, Link, Peer, SipUpgrade, SipUpgradeStep};
 use crate::worker::WorkerMessage;
@@ -142,7 +142,7 @@ impl Running {
     ) -> Result<(), HandoverError> {
         let (done, confirmed) = mpsc::channel();
         self.send_sip_step(|| order(done.clone()))?;
-        let deadline = Instant::now() + HOLDING;
+        let deadline = Instant::now() + HOLD_TIMEOUT;
         for worker in 0..self.threads.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             if confirmed.recv_timeout(left).is_err() {

@@ -10,7 +10,7 @@ use crate::verifier;
 use bpf::admission_filter::{AdmissionFilter as Program, Rules};
 use io::UdpSocket;
 use sip::Now;
-use sip::congestion::{PLACES, Peer};
+use sip::congestion::{PLACES, WeightedSource};
 use sip::engine::Engine;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) struct AdmissionFilter {
     version: u64,
     generation: bool,
     is_active: bool,
-    peers: Vec<Peer>,
+    peers: Vec<WeightedSource>,
     counts: Vec<u32>,
     /// Dropped by the program.
     dropped: u64,
@@ -121,7 +121,7 @@ impl AdmissionFilter {
         if filter.is_active() && engine.peers() != self.peers {
             self.peers = engine.peers().to_vec();
             // What cannot be written leaves a peer among the other sources.
-            let _ = program.set_peers(self.peers.iter().map(Peer::network));
+            let _ = program.set_peers(self.peers.iter().map(WeightedSource::network));
         }
         if filter.generation() != std::mem::replace(&mut self.generation, filter.generation())
             && !begins

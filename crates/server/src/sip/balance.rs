@@ -38,7 +38,7 @@ const EVEN: u64 = 120;
 
 /// For this time the load must be even before handing over ends: transactions that were handed over live for 64 * T1
 /// (32 s).
-const TRANSACTION_LIFE: Duration = Duration::from_secs(40);
+const TRANSACTION_LIFETIME: Duration = Duration::from_secs(40);
 
 /// Messages, and their bytes, in one batch: four times what a worker handles before it looks at its sockets again.
 const MESSAGES: usize = 64;
@@ -238,7 +238,7 @@ impl Balance {
         }
         match uneven.load(Ordering::Relaxed) {
             0 => {}
-            last if now.since(Mono(last)) > TRANSACTION_LIFE => self.since = None,
+            last if now.since(Mono(last)) > TRANSACTION_LIFETIME => self.since = None,
             _ => {
                 self.since.get_or_insert(now);
             }
@@ -253,7 +253,7 @@ impl Balance {
     /// Whether a transaction that was begun before this worker handed over may still be alive.
     pub(super) fn is_young(&self, now: Mono) -> bool {
         self.since
-            .is_some_and(|since| now.since(since) < TRANSACTION_LIFE)
+            .is_some_and(|since| now.since(since) < TRANSACTION_LIFETIME)
     }
 
     /// The worker that a Call-ID belongs to.

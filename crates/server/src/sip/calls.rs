@@ -5,8 +5,8 @@ use super::settings::{CallSettings, SipConfig};
 use sip::{Method, Mono};
 use sip_server::Aor;
 use sip_server::calls::{
-    Bye, CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, DialogsCursor, EndedBy,
-    Exceeded, Numbers, Span, Ticket,
+    Bye, CallEnd, CallRecord, Counted, Counters, DialogId, DialogLifetime, Dialogs, DialogsCursor,
+    EndedBy, Exceeded, Numbers, Ticket,
 };
 use sip_server::proxy::{Denied, NewCall, SessionTimer};
 use std::sync::Arc;
@@ -312,34 +312,36 @@ impl CallControl {
         session: Option<Duration>,
         counted: Counted,
     ) {
-        let span = self.span(session);
+        let lifetime = self.lifetime(session);
         let record = counted.record.as_deref();
         if let Some(record) = record.filter(|_| self.reporter.wants_calls()) {
             self.reporter
                 .report(&SipEvent::CallOpened(record.line(now)));
         }
-        if let Some(earlier) = self.shared.dialogs.begin(now, dialog, span, counted) {
+        if let Some(earlier) = self.shared.dialogs.begin(now, dialog, lifetime, counted) {
             self.closed(now, &earlier, EndedBy::Expiry.into());
         }
     }
 
     pub(super) fn refreshed(&self, now: Mono, dialog: DialogId, session: Option<Duration>) {
-        let span = self.span(session);
+        let lifetime = self.lifetime(session);
         // The hook does not wait, and refreshes are minutes apart, so the lock is held for a moment only.
-        self.shared.dialogs.refresh(now, dialog, span, |record| {
-            if self.reporter.wants_calls() {
-                self.reporter
-                    .report(&SipEvent::CallRefreshed(record.line(now)));
-            }
-        });
+        self.shared
+            .dialogs
+            .refresh(now, dialog, lifetime, |record| {
+                if self.reporter.wants_calls() {
+                    self.reporter
+                        .report(&SipEvent::CallRefreshed(record.line(now)));
+                }
+            });
     }
 
     pub(super) fn ended(&self, dialog: DialogId, bye: &Bye) -> Option<Box<CallRecord>> {
         self.shared.dialogs.end(dialog, bye)
     }
 
-    fn span(&self, session: Option<Duration>) -> Span {
-        Span {
+    fn lifetime(&self, session: Option<Duration>) -> DialogLifetime {
+        DialogLifetime {
             session,
             most: self.settings.most,
         }

@@ -88,7 +88,7 @@ impl Sip {
                 // RFC 8446 §6.1: it ends one direction.
                 Some(true) => self.end_of_stream(slot, poller),
                 None => {
-                    // What TLS has to say of it.
+                    // The response of TLS, such as an alert.
                     self.connections.write(slot, poller, counters);
                     self.close(slot, Reason::Peer);
                 }

@@ -28,7 +28,7 @@ use turn::server::credentials::{Claim, Credentials, KeyLookup, KeyQuery, KeyRepl
 use turn::{ClientPath, FiveTuple, ListenerKey, Transport};
 
 /// The most requests of one worker that wait. The stores limit the queries per source address (`stores::budget`).
-const MAX: usize = 2_048;
+const MAX_WAITING_REQUESTS: usize = 2_048;
 
 /// The most requests among them whose sender is not known: those that wait for the keys of their sender. Anybody can
 /// make up names of users.
@@ -41,7 +41,7 @@ const MAX_BYTES: usize = 8 << 20;
 const MAX_UNKNOWN_BYTES: usize = MAX_BYTES / 4;
 
 /// How long a request waits for one query. Then it gets 503, as if the source were unavailable.
-const TIME: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Queries that a store runs at once (`stores::lookups::RUNNING`). Requests above this number count as backlog, because
 /// their queries have not begun.
@@ -234,14 +234,14 @@ pub(super) struct Lookups {
     wanted: Option<QueuedQuery>,
     /// Queries that have not begun, with the numbers of their entries.
     asks: Vec<(u64, QueuedQuery)>,
-    /// Requests that have resumed, with a result or after [`TIME`].
+    /// Requests that have resumed, with a result or after [`QUERY_TIMEOUT`].
     ended: u64,
 }
 
 impl Lookups {
     /// Notes the query that the current request needs. Returns `false` if no further request may wait.
     pub(super) fn want(&mut self, query: QueuedQuery) -> bool {
-        let has_room = self.all.requests < MAX && self.all.bytes < MAX_BYTES;
+        let has_room = self.all.requests < MAX_WAITING_REQUESTS && self.all.bytes < MAX_BYTES;
         if has_room {
             self.wanted = Some(query);
         }
@@ -284,7 +284,7 @@ impl Lookups {
         let entry = Entry {
             subject: query.subject(),
             waiter,
-            until: now.plus(TIME),
+            until: now.plus(QUERY_TIMEOUT),
             is_known,
         };
         self.all.add(entry.bytes());
@@ -394,7 +394,7 @@ mod tests {
             assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
         }
         assert_eq!((lookups.counts(), lookups.all.bytes), ((2, 0), 20));
-        let most = u64::try_from(MAX).unwrap();
+        let most = u64::try_from(MAX_WAITING_REQUESTS).unwrap();
         for id in 3..=most {
             assert!(lookups.want(asked()));
             assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
@@ -423,7 +423,7 @@ mod tests {
         }
         assert_eq!(wait(most, 10, false), (false, false));
         assert_eq!(wait(0, 10, false), (true, false), "a retransmission");
-        let all = u64::try_from(MAX).unwrap();
+        let all = u64::try_from(MAX_WAITING_REQUESTS).unwrap();
         for id in most..all {
             assert_eq!(wait(id, 10, true), (true, false));
         }
@@ -452,7 +452,7 @@ mod tests {
         let mut lookups = Lookups::default();
         assert!(lookups.want(asked()));
         assert!(lookups.wait(Mono(0), message(1, 10), false).is_ok());
-        let end = Mono(0).plus(TIME);
+        let end = Mono(0).plus(QUERY_TIMEOUT);
         assert_eq!(lookups.next_deadline(), Some(end));
         assert_eq!(lookups.expired(Mono(end.0 - 1)).count(), 0);
         let keys = lookups.expired(end).next().expect("its time is over");

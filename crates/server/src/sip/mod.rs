@@ -92,7 +92,7 @@ pub use settings::{
     CallSettings, CredentialsError, DomainCredentials, DomainUser, SipSettings, Trunk, UserSecret,
 };
 pub use sip::Host;
-pub use sip::congestion::Peer as SipPeer;
+pub use sip::congestion::WeightedSource;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Transport;
 pub use sip::routing::{Candidate, Locate, Locator};
@@ -144,12 +144,12 @@ const BATCHES: usize = 4;
 const INBOX: usize = 64;
 
 /// Bytes read from a connection at once, at most and at least.
-const READ: usize = 64 << 10;
-const READ_LEAST: usize = 4 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
+const MIN_READ_BYTES: usize = 4 << 10;
 
-/// Bytes read from all connections per wake-up; each gets at least [`READ_LEAST`]. So messages in other sockets wait
-/// for a few milliseconds only, no matter how much arrives over connections.
-const READ_IN_ALL: usize = 4 * READ;
+/// Bytes read from all connections per wake-up; each gets at least [`MIN_READ_BYTES`]. So messages in other sockets
+/// wait for a few milliseconds only, no matter how much arrives over connections.
+const READ_IN_ALL: usize = 4 * MAX_READ_BYTES;
 
 /// Connections accepted from one listener per wake-up.
 const ACCEPTS: usize = 64;
@@ -162,7 +162,7 @@ const HELD: Duration = Duration::from_millis(1);
 
 /// How many bytes are read from each socket, if this many are ready.
 fn share_of(ready: usize) -> usize {
-    (READ_IN_ALL / ready.max(1)).clamp(READ_LEAST, READ)
+    (READ_IN_ALL / ready.max(1)).clamp(MIN_READ_BYTES, MAX_READ_BYTES)
 }
 
 /// SIP at one worker.
@@ -252,12 +252,12 @@ impl Sip {
             endpoint,
             inbox: VecDeque::new(),
             ready: Vec::new(),
-            scratch: vec![0; READ].into(),
+            scratch: vec![0; MAX_READ_BYTES].into(),
             plain: Vec::new(),
             handshakes_ns: 0,
             next_hop_line: Mono(0),
             node_line: Mono(0),
-            share: READ,
+            share: MAX_READ_BYTES,
             left: 0,
             accept_again: None,
             draining_since: None,
@@ -529,8 +529,8 @@ mod tests {
     #[test]
     fn however_many_connections_pour_requests_in_a_turn_is_bounded() {
         let in_all = |ready| ready * share_of(ready);
-        assert_eq!(share_of(0), READ);
-        assert_eq!((share_of(1), in_all(4)), (READ, READ_IN_ALL));
+        assert_eq!(share_of(0), MAX_READ_BYTES);
+        assert_eq!((share_of(1), in_all(4)), (MAX_READ_BYTES, READ_IN_ALL));
         assert!((4..=64).all(|ready| in_all(ready) <= READ_IN_ALL));
         assert_eq!(in_all(crate::worker::EVENTS), 4 * READ_IN_ALL);
     }

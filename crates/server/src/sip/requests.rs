@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Most client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few, unless there
 /// is an attack.
-const MAX: usize = 1000;
+const MAX_REQUESTS: usize = 1000;
 
 /// Questions to the DNS at a time, per worker.
 const QUESTIONS: usize = 64;
@@ -58,7 +58,7 @@ impl Requests {
         });
         let mut config = Config::new(sources.chain(tls.clone()).collect());
         config.most = match sip_config.settings.domains.is_empty() {
-            true => MAX,
+            true => MAX_REQUESTS,
             false => sip_config.share(sip_config.settings.transactions),
         };
         config.most_questions = QUESTIONS;

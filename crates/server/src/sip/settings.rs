@@ -116,7 +116,7 @@ pub struct SipSettings {
     pub requests_per_source: u32,
     /// Carriers, trunks and other proxies, each with a share of the capacity by weight in an overload; all other
     /// sources together have the weight 1. At most 256 count. Default: none.
-    pub peers: Vec<sip::congestion::Peer>,
+    pub peers: Vec<sip::congestion::WeightedSource>,
     /// For so long the test user agent server works on each request that it accepts. Default: not at all.
     pub service_time: Duration,
     /// T1 of RFC 3261 §17.1.1.1, an estimate of the round-trip time, from which all other timers follow; it cannot
@@ -508,10 +508,10 @@ impl SipConfig {
     }
 
     /// The networks that have a share of their own: those of the trunks, then others.
-    fn peers(&self) -> Vec<sip::congestion::Peer> {
+    fn peers(&self) -> Vec<sip::congestion::WeightedSource> {
         let trunks = self.settings.trunks.iter();
         let trunks = trunks.flat_map(|trunk| {
-            let of = |network: &IpNet| sip::congestion::Peer {
+            let of = |network: &IpNet| sip::congestion::WeightedSource {
                 address: network.addr(),
                 prefix: network.prefix_len(),
                 weight: trunk.weight,

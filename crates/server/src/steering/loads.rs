@@ -6,14 +6,14 @@ use std::time::Duration;
 use turn::Mono;
 
 /// What an allocation counts for before its datagrams do: a call of 50 datagrams per second, each way.
-const ALLOCATION: u64 = 100;
+const ALLOCATION_LOAD: u64 = 100;
 
 /// Up to this many workers, all are compared. Above it, two random ones are, which is nearly as good and has a constant
 /// cost.
 const FULL_SCAN: usize = 16;
 
 /// How long a published rate is good for: a worker that sleeps publishes nothing.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// One worker's. Its owner writes it, and workers that move a request to it do.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Loads {
         } else {
             self.less_loaded_of_two(now, entropy)
         };
-        let is_better = here >= there + ALLOCATION / 2 + here / 64;
+        let is_better = here >= there + ALLOCATION_LOAD / 2 + here / 64;
         is_better.then(|| u16::try_from(worker).ok()).flatten()
     }
 
@@ -103,12 +103,12 @@ impl Loads {
             return u64::MAX / 2;
         };
         let age = now.since(Mono(load.measured.load(Relaxed)));
-        let rate = if age < FRESH {
+        let rate = if age < MAX_AGE {
             load.rate.load(Relaxed)
         } else {
             0
         };
-        u64::from(load.allocations.load(Relaxed)) * ALLOCATION + u64::from(rate)
+        u64::from(load.allocations.load(Relaxed)) * ALLOCATION_LOAD + u64::from(rate)
     }
 }
 

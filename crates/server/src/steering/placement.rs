@@ -13,18 +13,18 @@ use std::time::Duration;
 use turn::{ClientPath, FiveTuple, Mono, Transport};
 
 /// How often a worker measures what it does.
-const MEASURE: Duration = Duration::from_millis(250);
+const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A worker moves a limited number of requests at once, and a limited number per second on average. This corrects the
 /// uneven hash when many clients arrive. It costs little if thousands of allocations come and go.
-const BURST: u32 = 128;
+const BURST_ALLOCATIONS: u32 = 128;
 const PER_SECOND: u64 = 16;
 
 /// Longest request that is handed over, in bytes; clients send a tenth of it.
-const LONGEST: usize = 1500;
+const MAX_REQUEST_BYTES: usize = 1500;
 
 /// After its entry has gone, datagrams of a flow may still wait here for this long.
-const QUEUED: Duration = Duration::from_secs(1);
+const MAX_QUEUED_TIME: Duration = Duration::from_secs(1);
 
 /// How many flows are remembered for that; when there are more, none are.
 const MAX_DEPARTED: usize = 4096;
@@ -86,7 +86,7 @@ impl Placement {
             loads: Arc::clone(&tables.loads),
             table,
             budget: Budget {
-                left: BURST,
+                left: BURST_ALLOCATIONS,
                 filled: Mono(0),
             },
             measured: (Mono(0), 0),
@@ -104,7 +104,7 @@ impl Placement {
     pub(crate) fn measure(&mut self, now: Mono, datagrams: u64) {
         let (at, before) = self.measured;
         let passed = now.since(at);
-        if passed < MEASURE || self.table.is_none() {
+        if passed < MEASURE_INTERVAL || self.table.is_none() {
             return;
         }
         self.measured = (now, datagrams);
@@ -127,7 +127,7 @@ impl Placement {
         // What is placed from now on is placed by the process that takes over.
         let table = self.table.as_mut().filter(|_| !self.holds_all)?;
         // First what nearly always says no where allocations come and go fast.
-        if bytes > LONGEST || table.departed.is_empty() && !self.budget.has_some(now) {
+        if bytes > MAX_REQUEST_BYTES || table.departed.is_empty() && !self.budget.has_some(now) {
             return None;
         }
         let flow = flow(&path.five_tuple)?;
@@ -379,12 +379,13 @@ impl Table {
     fn has_departed(&self, now: Mono, flow: &Flow) -> bool {
         self.departed
             .get(flow)
-            .is_some_and(|left| now.since(*left) < QUEUED)
+            .is_some_and(|left| now.since(*left) < MAX_QUEUED_TIME)
     }
 
     fn depart(&mut self, now: Mono, flow: Flow) {
         if self.departed.len() >= MAX_DEPARTED {
-            self.departed.retain(|_, left| now.since(*left) < QUEUED);
+            self.departed
+                .retain(|_, left| now.since(*left) < MAX_QUEUED_TIME);
         }
         if self.departed.len() >= MAX_DEPARTED {
             self.departed.clear();
@@ -407,7 +408,7 @@ impl Budget {
         if more > 0 {
             self.filled = now;
             let more = u32::try_from(more).unwrap_or(u32::MAX);
-            self.left = self.left.saturating_add(more).min(BURST);
+            self.left = self.left.saturating_add(more).min(BURST_ALLOCATIONS);
         }
         self.left > 0
     }
@@ -434,7 +435,7 @@ mod tests {
     #[test]
     fn the_budget_allows_a_burst_and_then_a_trickle() {
         let mut budget = Budget {
-            left: BURST,
+            left: BURST_ALLOCATIONS,
             filled: Mono(0),
         };
         let mut spend = |now: u64| {
@@ -445,10 +446,10 @@ mod tests {
             }
             spent
         };
-        assert_eq!(spend(1), BURST);
+        assert_eq!(spend(1), BURST_ALLOCATIONS);
         assert_eq!(spend(2), 0);
         assert_eq!((1..=1000).map(|ms| spend(ms * 1_000_000)).sum::<u32>(), 15);
-        assert_eq!(spend(3_600_000_000_000), BURST);
+        assert_eq!(spend(3_600_000_000_000), BURST_ALLOCATIONS);
     }
 
     #[test]

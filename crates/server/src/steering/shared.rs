@@ -44,7 +44,7 @@ impl Groups {
     /// # Errors
     /// If this process may not use them.
     pub(crate) fn of_fds(
-        fds: [OwnedFd; Maps::FDS],
+        fds: [OwnedFd; Maps::FD_COUNT],
         process: Process,
     ) -> Result<Groups, HandoverError> {
         let maps =
@@ -62,7 +62,7 @@ impl Groups {
     }
 
     /// Descriptors for another process.
-    pub(crate) fn copies(&self) -> std::io::Result<[OwnedFd; Maps::FDS]> {
+    pub(crate) fn copies(&self) -> std::io::Result<[OwnedFd; Maps::FD_COUNT]> {
         let copies: Result<Vec<_>, _> = self
             .maps
             .fds()

@@ -33,7 +33,7 @@ use turn::{ClientPath, ConnectionKey, Mono, RelayKey};
 const TICK_NS: u64 = 100_000_000;
 
 /// Connections accepted per relay and wake-up.
-pub(crate) const ACCEPTS: usize = 16;
+pub(crate) const MAX_ACCEPTS: usize = 16;
 
 /// Connections that may wait to be accepted, per relay.
 pub(crate) const BACKLOG: u16 = 16;
@@ -42,7 +42,7 @@ pub(crate) const BACKLOG: u16 = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Timers handled per wake-up.
-const EXPIRIES: usize = 64;
+const MAX_EXPIRIES: usize = 64;
 
 /// A peer that acknowledges nothing for this time is gone.
 const PEER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -88,15 +88,15 @@ pub(crate) enum Step {
 
 /// A request that goes to another worker, with the connection that it came by.
 #[derive(Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct MovingRequest {
     pub(crate) to: u16,
     pub(crate) path: ClientPath,
     pub(crate) bytes: Box<[u8]>,
 }
 
-impl Leaving {
-    pub(crate) fn new(to: u16, path: ClientPath, bytes: &[u8]) -> Leaving {
-        Leaving {
+impl MovingRequest {
+    pub(crate) fn new(to: u16, path: ClientPath, bytes: &[u8]) -> MovingRequest {
+        MovingRequest {
             to,
             path,
             bytes: bytes.into(),
@@ -114,7 +114,7 @@ pub(crate) struct TcpRelays {
     /// Connections that have bytes to relay, perhaps.
     ready: Vec<ConnectionKey>,
     binding: Vec<(ConnectionKey, ClientPath)>,
-    leaving: Vec<Leaving>,
+    leaving: Vec<MovingRequest>,
     pipes: Pipes,
     /// Connections that have a data connection.
     relaying: usize,
@@ -319,11 +319,11 @@ impl TcpRelays {
     }
 
     /// The client's connection goes to another worker once the current batch is over.
-    pub(crate) fn queue_leaving(&mut self, leaving: Leaving) {
+    pub(crate) fn queue_leaving(&mut self, leaving: MovingRequest) {
         self.leaving.push(leaving);
     }
 
-    pub(crate) fn next_leaving(&mut self) -> Option<Leaving> {
+    pub(crate) fn next_leaving(&mut self) -> Option<MovingRequest> {
         self.leaving.pop()
     }
 
@@ -361,7 +361,7 @@ impl TcpRelays {
     /// Connections that may have bytes to relay, in a list to be given to [`TcpRelays::pump`] one by one. Those that
     /// have more to do are marked again meanwhile.
     pub(crate) fn take_ready(&mut self, now: Mono) -> Vec<ConnectionKey> {
-        for _ in 0..EXPIRIES {
+        for _ in 0..MAX_EXPIRIES {
             let Some(index) = self.timers.pop_due(now) else {
                 break;
             };

@@ -4,17 +4,17 @@ use crate::descriptors::ForClients;
 use io::Pipe;
 
 /// Bytes in a pipe. All pipes of a user together are limited to `fs.pipe-user-pages-soft`, 64 MiB by default: 4 workers
-/// with [`MAX`] pipes reach it.
-const PIPE: usize = 256 << 10;
+/// with [`MAX_PIPES`] pipes reach it.
+const PIPE_BYTES: usize = 256 << 10;
 
 /// Pipes of one worker, those in use included. Beyond, bytes are copied.
-const MAX: usize = 64;
+const MAX_PIPES: usize = 64;
 
 /// Empty pipes that are kept.
-const SPARE: usize = 8;
+const MAX_SPARE_PIPES: usize = 8;
 
 /// Bytes read at once where they are copied: four TLS records.
-const BUFFER: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Pipes {
@@ -44,10 +44,10 @@ impl Pipes {
         if let Some(pipe) = self.spare.pop() {
             return Some(pipe);
         }
-        if self.count >= MAX {
+        if self.count >= MAX_PIPES {
             return None;
         }
-        let pipe = Pipe::new(PIPE).ok()?;
+        let pipe = Pipe::new(PIPE_BYTES).ok()?;
         if !self.descriptors.may_have(&pipe) {
             return None;
         }
@@ -57,14 +57,14 @@ impl Pipes {
 
     /// Takes a pipe back. One with bytes inside is closed.
     pub(super) fn put(&mut self, pipe: Pipe) {
-        if pipe.held() == 0 && self.spare.len() < SPARE {
+        if pipe.held() == 0 && self.spare.len() < MAX_SPARE_PIPES {
             self.spare.push(pipe);
         } else {
             self.count -= 1;
         }
     }
 
-    /// Returns descriptors and memory: nothing is relayed any more.
+    /// Closes spare pipes and frees buffers, because nothing is relayed any more.
     pub(super) fn release_memory(&mut self) {
         self.count -= self.spare.len();
         self.spare = Vec::new();
@@ -75,7 +75,7 @@ impl Pipes {
     /// Makes the buffer that received bytes go to.
     pub(super) fn make_buffer(&mut self) {
         if self.buffer.is_empty() {
-            self.buffer = vec![0; BUFFER];
+            self.buffer = vec![0; BUFFER_BYTES];
         }
     }
 
@@ -85,7 +85,7 @@ impl Pipes {
     }
 
     pub(super) fn put_pending(&mut self, mut pending: Vec<u8>) {
-        if self.pending.capacity() == 0 && pending.capacity() <= 2 * BUFFER {
+        if self.pending.capacity() == 0 && pending.capacity() <= 2 * BUFFER_BYTES {
             pending.clear();
             self.pending = pending;
         }
@@ -100,14 +100,14 @@ mod tests {
     fn pipes_are_limited_and_used_again() {
         let mut pipes = Pipes::new();
         let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).collect();
-        assert!(!taken.is_empty() && taken.len() <= MAX);
+        assert!(!taken.is_empty() && taken.len() <= MAX_PIPES);
         let most = taken.len();
         for pipe in taken {
             pipes.put(pipe);
         }
         assert_eq!(
             (pipes.spare.len(), pipes.count),
-            (SPARE.min(most), SPARE.min(most))
+            (MAX_SPARE_PIPES.min(most), MAX_SPARE_PIPES.min(most))
         );
         let used = pipes.take().expect("there is a spare one");
         pipes.release_memory();

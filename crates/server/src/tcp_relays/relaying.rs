@@ -15,10 +15,10 @@ use turn::{ConnectionKey, Mono, Now};
 
 /// Bytes relayed per direction and wake-up, so that one connection does not keep the worker from its datagrams: about
 /// 0.1 ms.
-const BUDGET: usize = 512 << 10;
+const MAX_BYTES_PER_WAKE_UP: usize = 512 << 10;
 
 /// What a read that brings none of the client's bytes takes of it (a part of a TLS record).
-const LEAST_COST: usize = 1 << 10;
+const MIN_COST: usize = 1 << 10;
 
 /// How long a connection may go on in one direction only, without a byte.
 const HALF_CLOSED: Duration = Duration::from_secs(30);
@@ -179,7 +179,7 @@ impl Direction {
                 return Ok(None);
             }
             let most = match meter.allowance(self.direction) {
-                Ok(most) => most.min(BUDGET),
+                Ok(most) => most.min(MAX_BYTES_PER_WAKE_UP),
                 Err(at) => return Ok(Some(at)),
             };
             match self.receive(source, sink, pipes, most, meter) {
@@ -190,7 +190,7 @@ impl Direction {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.source_ready = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {
-                    *budget = budget.saturating_sub(LEAST_COST);
+                    *budget = budget.saturating_sub(MIN_COST);
                 }
                 Err(error) => return Err(error),
             }
@@ -350,7 +350,7 @@ impl Relaying {
         if kept > 0 {
             meter.count(RelayDirection::ToPeer, kept);
         }
-        let (mut up, mut down) = (BUDGET, BUDGET);
+        let (mut up, mut down) = (MAX_BYTES_PER_WAKE_UP, MAX_BYTES_PER_WAKE_UP);
         let Relaying {
             client,
             to_peer,
@@ -370,7 +370,7 @@ impl Relaying {
         if to_peer.is_finished && to_client.is_finished {
             return RelayResult::Over;
         }
-        let has_relayed = up < BUDGET || down < BUDGET;
+        let has_relayed = up < MAX_BYTES_PER_WAKE_UP || down < MAX_BYTES_PER_WAKE_UP;
         self.set_deadline(now, has_relayed);
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return RelayResult::Over;

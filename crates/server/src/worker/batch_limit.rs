@@ -13,28 +13,28 @@
 //! Room grows only for datagrams that are relayed: nobody without an allocation can make a worker use more memory.
 
 /// Datagrams per send above which larger batches gain nothing more.
-const LONG: u64 = 16;
+const LONG_RUN: u64 = 16;
 
 /// Datagrams per send that the largest batches must reach, in quarters (5 is 1.25). With fewer, runs save less than
 /// cache misses cost.
-const LEAST_RUN: u64 = 5;
+const MIN_RUN: u64 = 5;
 
 /// Messages after which large batches are tried again. The way up to the largest limit takes twice that limit: one part
 /// in sixteen.
-const RETRY: usize = 16 * 2 * BatchLimit::MAX;
+const RETRY_MESSAGES: usize = 16 * 2 * BatchLimit::MAX;
 
 /// Small batches in a row after which the limit is halved.
-const CALM: u32 = 64;
+const CALM_BATCHES: u32 = 64;
 
 /// Up to this many ready relays, each is read until the batch is full.
-const FEW: usize = 4;
+const FEW_RELAYS: usize = 4;
 
 /// Messages taken from one of many relays, where several wait.
-const SEVERAL: usize = 16;
+const MESSAGES_PER_RELAY: usize = 16;
 
 /// One in this many wake-ups with many ready relays is a probe. It finds out whether several messages wait at each
 /// relay.
-const PROBE: u32 = 16;
+const PROBE_MESSAGES: u32 = 16;
 
 /// The limits of one worker, by what its last batches were like.
 #[derive(Debug)]
@@ -69,14 +69,14 @@ pub(crate) struct Handled {
 
 impl BatchLimit {
     /// Messages per batch of a worker that keeps up.
-    pub(crate) const LEAST: usize = 64;
-    /// Messages that a batch had better have room for, where what meets can be sent together.
+    pub(crate) const MIN: usize = 64;
+    /// The highest limit. In a batch of this size, datagrams of one flow meet and are sent together.
     pub(crate) const MAX: usize = 4096;
 
     /// For a batch with room for `most` messages.
     pub(crate) fn new(most: usize) -> BatchLimit {
         BatchLimit {
-            limit: Self::LEAST.min(most),
+            limit: Self::MIN.min(most),
             most,
             calm: 0,
             grown: false,
@@ -93,20 +93,20 @@ impl BatchLimit {
 
     /// Messages to take from each of this many ready relays. One is cheapest if no more wait.
     pub(crate) fn per_relay(&mut self, ready: usize) -> usize {
-        if ready <= FEW {
+        if ready <= FEW_RELAYS {
             return self.limit;
         }
         self.unprobed += 1;
-        if self.several || self.unprobed >= PROBE {
+        if self.several || self.unprobed >= PROBE_MESSAGES {
             self.unprobed = 0;
-            return SEVERAL;
+            return MESSAGES_PER_RELAY;
         }
         1
     }
 
     /// What `per_relay` brought, if it was not one: this many messages from this many relays.
     pub(crate) fn relays_read(&mut self, relays: usize, messages: usize) {
-        if relays > FEW {
+        if relays > FEW_RELAYS {
             self.several = messages * 2 >= relays * 3;
         }
     }
@@ -115,7 +115,7 @@ impl BatchLimit {
     pub(crate) fn judge(&mut self, batch: &Handled) -> bool {
         self.retry = self.retry.saturating_sub(batch.held);
         let full = batch.held >= self.limit;
-        if full && batch.relayed * 2 >= batch.held && batch.sent < batch.sends * LONG {
+        if full && batch.relayed * 2 >= batch.held && batch.sent < batch.sends * LONG_RUN {
             self.adapt(batch);
         }
         if batch.held * 4 > self.limit || !self.grown {
@@ -123,12 +123,12 @@ impl BatchLimit {
             return false;
         }
         self.calm += 1;
-        if self.calm < CALM {
+        if self.calm < CALM_BATCHES {
             return false;
         }
         self.calm = 0;
-        self.limit = (self.limit / 2).max(Self::LEAST);
-        self.grown = self.limit > Self::LEAST;
+        self.limit = (self.limit / 2).max(Self::MIN);
+        self.grown = self.limit > Self::MIN;
         !self.grown
     }
 
@@ -139,9 +139,9 @@ impl BatchLimit {
                 self.limit = (self.limit * 2).min(self.most);
                 self.grown = true;
             }
-        } else if batch.sent * 4 < batch.sends * LEAST_RUN {
-            self.limit = Self::LEAST.min(self.most);
-            self.retry = RETRY;
+        } else if batch.sent * 4 < batch.sends * MIN_RUN {
+            self.limit = Self::MIN.min(self.most);
+            self.retry = RETRY_MESSAGES;
         }
     }
 }
@@ -179,7 +179,7 @@ mod tests {
             let limit = limit_of.limit();
             limit_of.judge(&batch(limit, limit, 1));
             messages += limit;
-            large += if limit > BatchLimit::LEAST { limit } else { 0 };
+            large += if limit > BatchLimit::MIN { limit } else { 0 };
         }
         assert!(large > 0, "it is tried again");
         assert!(large * 15 < messages, "{large} of {messages}");
@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn it_never_exceeds_the_room_there_is() {
-        let mut limit_of = BatchLimit::new(BatchLimit::LEAST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MIN);
         limit_of.judge(&batch(64, 64, 1));
-        assert_eq!(limit_of.limit(), BatchLimit::LEAST);
+        assert_eq!(limit_of.limit(), BatchLimit::MIN);
         assert_eq!(BatchLimit::new(1).limit(), 1);
     }
 
@@ -201,7 +201,7 @@ mod tests {
         for _ in 0..20 {
             limit_of.judge(&batch(64, 31, 1));
         }
-        assert_eq!(limit_of.limit(), BatchLimit::LEAST);
+        assert_eq!(limit_of.limit(), BatchLimit::MIN);
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
             let run = limit as u64 / 64;
             limit_of.judge(&batch(limit, limit, run));
         }
-        assert_eq!(limit_of.limit(), 64 * LONG as usize);
+        assert_eq!(limit_of.limit(), 64 * LONG_RUN as usize);
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         let given_back = (0..10_000)
             .filter(|_| limit_of.judge(&batch(10, 10, 1)))
             .count();
-        assert_eq!((given_back, limit_of.limit()), (1, BatchLimit::LEAST));
+        assert_eq!((given_back, limit_of.limit()), (1, BatchLimit::MIN));
     }
 
     #[test]
@@ -235,9 +235,9 @@ mod tests {
         let asked: Vec<usize> = (0..32).map(|_| limit_of.per_relay(100)).collect();
         assert_eq!(asked.iter().filter(|&&each| each == 1).count(), 30);
         limit_of.relays_read(100, 200);
-        assert_eq!(limit_of.per_relay(100), SEVERAL);
+        assert_eq!(limit_of.per_relay(100), MESSAGES_PER_RELAY);
         limit_of.relays_read(100, 120);
         assert_eq!(limit_of.per_relay(100), 1);
-        assert_eq!(limit_of.per_relay(FEW), BatchLimit::LEAST);
+        assert_eq!(limit_of.per_relay(FEW_RELAYS), BatchLimit::MIN);
     }
 }

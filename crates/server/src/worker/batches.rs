@@ -34,19 +34,19 @@ pub(crate) struct WorkerBatch {
 
 impl WorkerBatch {
     /// Two of the longest runs fit, or a hundred ordinary datagrams.
-    const BYTES: usize = 128 * 1024;
-    const ITEMS: usize = 512;
+    const MAX_BYTES: usize = 128 * 1024;
+    const MAX_ITEMS: usize = 512;
 
     fn new(owner: u16) -> WorkerBatch {
         WorkerBatch {
             owner,
-            bytes: Vec::with_capacity(Self::BYTES),
-            items: Vec::with_capacity(Self::ITEMS),
+            bytes: Vec::with_capacity(Self::MAX_BYTES),
+            items: Vec::with_capacity(Self::MAX_ITEMS),
         }
     }
 
     pub(super) fn has_room(&self, bytes: usize) -> bool {
-        self.items.len() < Self::ITEMS && self.bytes.len() + bytes <= Self::BYTES
+        self.items.len() < Self::MAX_ITEMS && self.bytes.len() + bytes <= Self::MAX_BYTES
     }
 
     pub(super) fn datagrams(&self) -> u64 {

@@ -41,12 +41,12 @@ pub(crate) struct Flows {
     /// The relay from which on the next hops of channels are looked at again.
     recheck_from: Option<u32>,
     /// By the allocation's place and the channel's number.
-    entered: HashMap<(u32, u16), Entered>,
+    entered: HashMap<(u32, u16), ChannelEntries>,
 }
 
 /// A channel whose entries are in the table.
 #[derive(Debug, Clone, Copy)]
-struct Entered {
+struct ChannelEntries {
     /// What its flows had counted when they were last read: to the peer, and to the client.
     read: [Counts; 2],
     /// [`NextHopTable::NONE`] if, and only if, the peer is a relay of ours.
@@ -56,7 +56,7 @@ struct Entered {
     deadline: Mono,
 }
 
-impl Entered {
+impl ChannelEntries {
     fn is_own_relay(&self) -> bool {
         self.hop_to_peer == NextHopTable::NONE
     }
@@ -78,16 +78,16 @@ impl Entered {
 
     /// Whether the entries are good enough for this end, too.
     fn lasts_until(&self, deadline: Mono) -> bool {
-        self.deadline <= deadline && deadline.since(self.deadline) < SLACK
+        self.deadline <= deadline && deadline.since(self.deadline) < REFRESH_SLACK
     }
 }
 
 /// An end that moves on by less than this is not written: user space relays for the short time that is left. Every
 /// request moves the ends of all channels to an address, and clients with many channels refresh them one by one.
-const SLACK: Duration = Duration::from_secs(5);
+const REFRESH_SLACK: Duration = Duration::from_secs(5);
 
 /// Part of what a channel costs in user memory.
-const _: () = assert!(size_of::<((u32, u16), Entered)>() <= 64);
+const _: () = assert!(size_of::<((u32, u16), ChannelEntries)>() <= 64);
 
 /// The two keys of a channel.
 #[derive(Debug, Clone, Copy)]
@@ -270,10 +270,15 @@ impl Flows {
     }
 
     /// Takes next hops for a channel, or nothing.
-    fn begin(&mut self, key: (u32, u16), keys: &Keys, own_relay: bool) -> Result<Entered, Refusal> {
+    fn begin(
+        &mut self,
+        key: (u32, u16),
+        keys: &Keys,
+        own_relay: bool,
+    ) -> Result<ChannelEntries, Refusal> {
         let hops = self.acquire(keys, own_relay);
         let [hop_to_peer, hop_to_client] = hops.ok_or(Refusal::Full)?;
-        let entered = Entered {
+        let entered = ChannelEntries {
             read: [Counts::default(); 2],
             hop_to_peer,
             hop_to_client,
@@ -337,7 +342,7 @@ impl Flows {
         &mut self,
         channel: &OffloadedChannel,
         keys: &Keys,
-        entered: &Entered,
+        entered: &ChannelEntries,
         own_relay: bool,
         deadline: Mono,
     ) -> Result<(), Refusal> {

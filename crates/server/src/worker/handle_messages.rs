@@ -5,18 +5,18 @@ use super::session::{Change, Session};
 use super::sockets::RelaySocket;
 use super::{Listener, PortSocket, Worker, WorkerMessage};
 use crate::live::Configuration;
-use turn::server::{ClaimError, ClientIdentity, Forget};
+use turn::server::{ClaimError, ClientIdentity, UsersToForget};
 use turn::{RelayKey, RequestKey};
 
 /// Messages read per wake-up, so that other workers cannot keep this one from its own sockets.
-const MESSAGES: usize = 256;
+const MAX_MESSAGES: usize = 256;
 
 impl Worker {
     /// Takes messages, a bounded number of them.
     pub(super) fn read_mailbox(&mut self) {
         self.mailbox.begin();
         self.messages_left = true;
-        for _ in 0..MESSAGES {
+        for _ in 0..MAX_MESSAGES {
             match self.mailbox.take() {
                 Some(WorkerMessage::Datagrams(batch)) => self.batches.push(batch),
                 Some(message) => self.handle_message(message),
@@ -112,7 +112,9 @@ impl Worker {
                 self.core.engine.keys_found(self.core.now, lookup, *found);
             }
             WorkerMessage::ForgetUsers(user) => {
-                let which = user.as_deref().map_or(Forget::All, Forget::User);
+                let which = user
+                    .as_deref()
+                    .map_or(UsersToForget::All, UsersToForget::User);
                 self.core.engine.forget_users(which);
             }
             WorkerMessage::Publish(reply) => {

@@ -14,7 +14,7 @@ const HELD_AT_ONCE: usize = 256;
 
 /// Clients that still have to get an entry.
 #[derive(Debug)]
-pub(crate) struct Holding {
+pub(crate) struct ClientsWithoutEntry {
     paths: Vec<ClientPath>,
     /// Gets whether each client got an entry.
     done: Sender<bool>,
@@ -39,7 +39,7 @@ impl Worker {
         if let Some(dtls) = &self.core.dtls {
             paths.extend(dtls.paths());
         }
-        self.holding = Some(Box::new(Holding {
+        self.holding = Some(Box::new(ClientsWithoutEntry {
             paths,
             done,
             is_complete: true,

@@ -7,12 +7,12 @@ use turn::server::IcmpError;
 
 /// Errors read from one relay per wake-up, so that a peer that refuses everything costs others little. What is left is
 /// reported again.
-const ERRORS: usize = 16;
+const MAX_ERRORS: usize = 16;
 
 impl Worker {
     /// The same of a shared port: each error is for the relay that has claimed the peer.
     pub(super) fn read_icmp_of_shared(&mut self, number: u16) {
-        for _ in 0..ERRORS {
+        for _ in 0..MAX_ERRORS {
             let Some(port) = self.sockets.shared.get(usize::from(number)) else {
                 return;
             };
@@ -32,7 +32,7 @@ impl Worker {
 
     /// Fetches what waits in the error queue of a relay's socket, a bounded amount of it.
     pub(super) fn read_icmp(&mut self, key: RelayKey) {
-        for _ in 0..ERRORS {
+        for _ in 0..MAX_ERRORS {
             let Some(relay) = self.sockets.relays.get(key) else {
                 return;
             };

@@ -39,9 +39,9 @@ pub(crate) struct OutgoingRun<'a> {
 
 impl Mailboxes {
     /// Unread messages from which on batches are held back until they are full.
-    const BACKLOG: usize = 2;
+    const HOLD_BACKLOG: usize = 2;
     /// Unread messages from which on a worker gets no more requests to serve.
-    const UNREAD: usize = 64;
+    const MAX_UNREAD: usize = 64;
 
     /// `numbering` says which number each mailbox has.
     pub(crate) fn new(
@@ -69,7 +69,7 @@ impl Mailboxes {
     pub(crate) fn predecessor_of(&self, worker: u16) -> Option<&Predecessor> {
         self.predecessor
             .as_deref()
-            .filter(|predecessor| predecessor.has(worker))
+            .filter(|predecessor| predecessor.has_worker(worker))
     }
 
     /// The process before this one has ended.
@@ -121,14 +121,14 @@ impl Mailboxes {
         lost
     }
 
-    /// Posts every open batch, except to workers with at least `BACKLOG` unread messages: their batches fill up first.
-    /// So a worker that the scheduler does not run holds a few full batches, not one per wake-up of this worker.
+    /// Posts every open batch, except to workers with at least `HOLD_BACKLOG` unread messages: their batches fill up
+    /// first. So a worker that the scheduler does not run holds a few full batches, not one per wake-up of this worker.
     ///
     /// Returns how many datagrams had to be discarded, and whether a batch was held back: call again soon.
     pub(crate) fn send_all(&mut self) -> (u64, bool) {
         let (mut lost, mut held) = (0, false);
         for worker in 0..self.open.len() {
-            if self.open[worker].is_some() && self.boxes[worker].len() >= Self::BACKLOG {
+            if self.open[worker].is_some() && self.boxes[worker].len() >= Self::HOLD_BACKLOG {
                 held = true;
             } else {
                 lost += self.send(worker);
@@ -148,7 +148,7 @@ impl Mailboxes {
     /// Whether a worker has unread messages: what is not urgent waits until there is a full batch of it.
     pub(crate) fn is_behind(&self, worker: u16) -> bool {
         let mailbox = self.boxes.get(self.place(worker));
-        mailbox.is_some_and(|mailbox| mailbox.len() >= Self::BACKLOG)
+        mailbox.is_some_and(|mailbox| mailbox.len() >= Self::HOLD_BACKLOG)
     }
 
     /// A worker's mailbox, for other threads to post to.
@@ -164,7 +164,7 @@ impl Mailboxes {
     /// Whether a worker reads its mailbox so promptly that it may be given more work.
     pub(crate) fn keeps_up(&self, worker: u16) -> bool {
         let mailbox = self.boxes.get(self.place(worker));
-        mailbox.is_some_and(|mailbox| mailbox.len() < Self::UNREAD)
+        mailbox.is_some_and(|mailbox| mailbox.len() < Self::MAX_UNREAD)
     }
 
     /// Gives an emptied batch back to the worker that filled it.
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_batch_for_a_worker_that_does_not_read_waits_and_fills() {
         let (mut mailboxes, _pollers) = mailboxes_of(2, 64);
-        for _ in 0..Mailboxes::BACKLOG {
+        for _ in 0..Mailboxes::HOLD_BACKLOG {
             mailboxes.pack(1, &outgoing(b"headAA", 6));
             assert_eq!(mailboxes.send_all(), (0, false));
         }
@@ -272,7 +272,7 @@ mod tests {
             assert_eq!(mailboxes.send_all(), (0, true));
         }
         // One was full and went out in spite of it; the other is still open.
-        assert_eq!(mailboxes.boxes[1].len(), Mailboxes::BACKLOG + 1);
+        assert_eq!(mailboxes.boxes[1].len(), Mailboxes::HOLD_BACKLOG + 1);
         while mailboxes.boxes[1].take().is_some() {}
         assert_eq!(mailboxes.send_all(), (0, false));
         assert_eq!(mailboxes.boxes[1].len(), 1);

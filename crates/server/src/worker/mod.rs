@@ -33,7 +33,7 @@ pub(crate) use batch_limit::BatchLimit;
 pub(crate) use batches::{BatchStore, WorkerBatch};
 pub(crate) use flows::Flows;
 pub(crate) use forwarding::Forwarding;
-pub(crate) use handover::{Holding, Job};
+pub(crate) use handover::{ClientsWithoutEntry, Job};
 pub(crate) use mailboxes::Mailboxes;
 pub(crate) use messages::WorkerMessage;
 pub(crate) use open::Opener;
@@ -57,13 +57,13 @@ use turn::{Mono, Now};
 pub(crate) const EVENTS: usize = 256;
 
 /// Relays whose channels are looked at again per wake-up when routes have changed: less than a millisecond's work.
-const RECHECKED: u32 = 64;
+const MAX_RECHECKED: u32 = 64;
 
 /// Calls of `handle_timeout` per wake-up, each of which does a bounded amount of work.
-const EXPIRIES: usize = 64;
+const MAX_EXPIRIES: usize = 64;
 
 /// How soon to try again when another worker does not read its mailbox.
-const HELD: Duration = Duration::from_millis(1);
+const HELD_RETRY_TIME: Duration = Duration::from_millis(1);
 
 /// The state of one worker. Made by the starting thread, then moved to its own.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ pub(crate) struct Worker {
     /// Batches wait for another worker to read its mailbox.
     pub(crate) batches_held: bool,
     /// Clients that still have to get an entry, because another process takes over.
-    pub(crate) holding: Option<Box<Holding>>,
+    pub(crate) holding: Option<Box<ClientsWithoutEntry>>,
     /// The last wake-up left next hops to be looked at.
     pub(crate) rechecks_left: bool,
     pub(crate) stopping: bool,
@@ -217,7 +217,7 @@ impl Worker {
             timeout = timeout.min(self.core.forwarding.relays().poll_timeout(now));
         }
         if self.batches_held {
-            timeout = timeout.min(HELD);
+            timeout = timeout.min(HELD_RETRY_TIME);
         }
         let sip = self.sip.as_ref().map(|sip| sip.poll_timeout(now));
         sip.map_or(timeout, |sip| timeout.min(sip))
@@ -229,7 +229,7 @@ impl Worker {
         let Some(first) = flows.and_then(|flows| flows.recheck_from()) else {
             return;
         };
-        let next = self.core.engine.repeat_offloads(first, RECHECKED);
+        let next = self.core.engine.repeat_offloads(first, MAX_RECHECKED);
         self.drain_and_update_sockets();
         self.rechecks_left = next.is_some();
         if let Some(flows) = &mut self.core.flows {
@@ -246,7 +246,7 @@ impl Worker {
             self.core.counters.expiries += 1;
             self.core.counters.expiry_lateness_ns += self.core.now.mono.0 - deadline.0;
         }
-        while rounds < EXPIRIES
+        while rounds < MAX_EXPIRIES
             && self
                 .core
                 .engine

@@ -65,7 +65,7 @@ type Reserved = (RelayIndex, u16, u32);
 impl Opener {
     /// How many ports of other processes a request passes over before it gives up. What was learnt stays learnt, so the
     /// next request starts with other ports.
-    const ATTEMPTS: usize = 256;
+    const MAX_ATTEMPTS: usize = 256;
 
     /// All relays share the ports of `shared`, if there are any.
     pub(crate) fn new(
@@ -448,7 +448,7 @@ impl Opener {
     ) -> Result<T, OpenError> {
         let relays = Arc::clone(&self.relays);
         let mut failure = OpenError::FamilyUnsupported;
-        let mut attempts = Self::ATTEMPTS;
+        let mut attempts = Self::MAX_ATTEMPTS;
         let only = self.chosen(choice)?;
         let addresses = relays
             .of_family(family)

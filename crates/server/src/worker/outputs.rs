@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::dtls::{Dtls, unmarked};
 use crate::hooks::{RelayChoice, WorkerHooks};
 use crate::steering::{Placement, Target};
-use crate::tcp_relays::{Leaving, TcpRelays};
+use crate::tcp_relays::{MovingRequest, TcpRelays};
 use io::{Outbox, Poller};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -486,7 +486,7 @@ fn note(
         Output::CloseConnection { connection } => tcp.close(*connection, connections),
         Output::MoveConnection { to, path, message } => {
             connections.hold(path, poller);
-            tcp.queue_leaving(Leaving::new(*to, *path, message));
+            tcp.queue_leaving(MovingRequest::new(*to, *path, message));
         }
         Output::AllocationOpened { relayed, path, .. } => {
             opener.allocated(*relayed);

@@ -9,14 +9,14 @@ use turn::server::{Arrival, Server};
 use turn::{FiveTuple, Transport};
 
 /// Fewer messages than this have too few cache misses to wait for together.
-const LEAST: usize = 4;
+const MIN_MESSAGES: usize = 4;
 
 impl Session<'_, '_, '_> {
     /// Reads what the messages from number `first` on need, if that is worth the while. Returns up to which number they
     /// may be handled now.
     pub(super) fn read_ahead(&self, batch: &RecvBatch, first: usize) -> usize {
         let end = batch.len();
-        if end < first + LEAST || !self.core.engine.reads_ahead() {
+        if end < first + MIN_MESSAGES || !self.core.engine.reads_ahead() {
             return end;
         }
         self.read(batch, first..end.min(first + Server::READ_AHEAD))

@@ -7,7 +7,7 @@ use io::{Event, Events};
 use turn::RelayKey;
 
 /// With this many messages at once from one relay, UDP_GRO saves time for the next ones.
-const TRAIN: usize = 4;
+const TRAIN_MESSAGES: usize = 4;
 
 impl Worker {
     /// Reads every ready socket once. Returns whether the mailbox is ready, too.
@@ -123,7 +123,7 @@ impl Worker {
             socket.recv_up_to(room.min(each), event.token, &mut self.batch)
         };
         let messages = *result.as_ref().unwrap_or(&0);
-        if messages >= TRAIN && self.core.opener.gro && !socket.gro() {
+        if messages >= TRAIN_MESSAGES && self.core.opener.gro && !socket.gro() {
             // Without it the next train merely comes as single datagrams, too.
             let _ = socket.set_gro(true);
         } else if !self.core.opener.gro && socket.gro() {
@@ -173,7 +173,7 @@ impl Worker {
         drop(session);
         self.batch.clear();
         if self.batch_limit.judge(&handled) {
-            self.batch.shrink(BatchLimit::LEAST);
+            self.batch.shrink(BatchLimit::MIN);
         }
         self.apply_changes();
         self.handle_dtls_messages();

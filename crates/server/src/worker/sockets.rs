@@ -3,7 +3,7 @@
 use crate::addresses::RelayIndex;
 use crate::connections::Slot;
 use crate::sip::SipToken;
-use io::{Brought, GroWatch, RecvBatch, SendTo, UdpSocket};
+use io::{GroWatch, ReceiveSummary, RecvBatch, SendTo, UdpSocket};
 use std::net::SocketAddr;
 use turn::{ClientPath, ConnectionKey, RelayKey};
 
@@ -43,7 +43,7 @@ impl Listener {
         let (before, trains) = (batch.len(), batch.totals().gro_trains);
         let messages = self.socket.recv_up_to(room, tag, batch)?;
         let drained = messages < room;
-        let brought = Brought {
+        let brought = ReceiveSummary {
             messages,
             trains: batch.totals().gro_trains - trains,
             drained,
@@ -86,7 +86,7 @@ pub(crate) struct RelaySocket {
 const _: () = assert!(size_of::<Option<RelaySocket>>() <= 48);
 
 /// Slots that are made at once: growing copies nothing, and makes no room that is not needed soon.
-const CHUNK: usize = 64;
+const CHUNK_SLOTS: usize = 64;
 
 /// The worker's relays by the slot of their key; a key of an earlier tenant of the slot finds nothing.
 #[derive(Debug, Default)]
@@ -99,17 +99,17 @@ impl RelayTable {
     /// Puts a relay into its slot, and hands back a relay that was still there.
     pub(crate) fn insert(&mut self, relay: RelaySocket) -> Option<RelaySocket> {
         let slot = relay.key.index as usize;
-        while self.chunks.len() <= slot / CHUNK {
-            self.chunks.push((0..CHUNK).map(|_| None).collect());
+        while self.chunks.len() <= slot / CHUNK_SLOTS {
+            self.chunks.push((0..CHUNK_SLOTS).map(|_| None).collect());
         }
-        let before = self.chunks[slot / CHUNK][slot % CHUNK].replace(relay);
+        let before = self.chunks[slot / CHUNK_SLOTS][slot % CHUNK_SLOTS].replace(relay);
         self.open += usize::from(before.is_none());
         before
     }
 
     fn slot(&self, slot: u32) -> Option<&RelaySocket> {
-        let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        chunk[slot as usize % CHUNK].as_ref()
+        let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS)?;
+        chunk[slot as usize % CHUNK_SLOTS].as_ref()
     }
 
     /// Reads the slot, to have it in the cache.
@@ -130,8 +130,8 @@ impl RelayTable {
 
     /// Takes the relay of this key out.
     pub(crate) fn remove(&mut self, key: RelayKey) -> Option<RelaySocket> {
-        let chunk = self.chunks.get_mut(key.index as usize / CHUNK)?;
-        let relay = chunk[key.index as usize % CHUNK].take_if(|relay| relay.key == key)?;
+        let chunk = self.chunks.get_mut(key.index as usize / CHUNK_SLOTS)?;
+        let relay = chunk[key.index as usize % CHUNK_SLOTS].take_if(|relay| relay.key == key)?;
         self.open -= 1;
         Some(relay)
     }
@@ -221,13 +221,13 @@ impl Token {
     pub(crate) const MAX_CONNECTIONS: u32 = CONNECTIONS.end - CONNECTIONS.start;
 
     /// Slots of relays stay far below this; tokens from here up are the worker's own.
-    const OWN: u32 = 0xffff_0000;
+    const FIRST_OWN_TOKEN: u32 = 0xffff_0000;
 
     /// The number for epoll.
     pub(crate) fn as_u64(self) -> u64 {
         match self {
             Token::Mailbox => u64::from(u32::MAX),
-            Token::Listener(number) => u64::from(Self::OWN + number),
+            Token::Listener(number) => u64::from(Self::FIRST_OWN_TOKEN + number),
             Token::Relay(key) => key.as_u64(),
             Token::Shared(number) => u64::from(SHARED.start + u32::from(number)),
             Token::Sip(token) => token.as_key().as_u64(),
@@ -248,8 +248,8 @@ impl Token {
         if key.index < TCP_RELAYS.start {
             return Token::Relay(key);
         }
-        if (Self::OWN..SipToken::FIRST_NUMBER).contains(&key.index) {
-            return Token::Listener(key.index - Self::OWN);
+        if (Self::FIRST_OWN_TOKEN..SipToken::FIRST_NUMBER).contains(&key.index) {
+            return Token::Listener(key.index - Self::FIRST_OWN_TOKEN);
         }
         Self::of_connection(key)
     }

@@ -34,7 +34,7 @@ impl Worker {
                     if self.arena.is_full() {
                         self.handle_arena();
                     }
-                    self.core.connections.ready(
+                    self.core.connections.handle_event(
                         slot,
                         event,
                         &mut self.arena,

@@ -5,7 +5,7 @@ use super::forwarding::Forwarding;
 use super::messages::{MovedConnection, WorkerMessage};
 use super::sockets::Token;
 use crate::handover::ForeignMessage;
-use crate::tcp_relays::{ACCEPTS, Leaving, Meter, RelayResult, Step, is_exhausted};
+use crate::tcp_relays::{MAX_ACCEPTS, Meter, MovingRequest, RelayResult, Step, is_exhausted};
 use io::{Event, Events};
 use std::io::ErrorKind;
 use turn::server::ConnectError;
@@ -34,9 +34,9 @@ impl Worker {
             .accept_again(&self.core.poller, self.core.now.mono);
     }
 
-    /// Accepts waiting connections of peers to the relayed address of `relay` (RFC 6062 §5.3), at most [`ACCEPTS`].
+    /// Accepts waiting connections of peers to the relayed address of `relay` (RFC 6062 §5.3), at most [`MAX_ACCEPTS`].
     fn accept_peers(&mut self, relay: RelayKey) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS {
             let core = &mut self.core;
             match core.tcp.accept(relay, &core.opener.relays) {
                 Ok((stream, from)) => {
@@ -118,8 +118,8 @@ impl Worker {
 
     /// Sends a client's connection to the worker that its request names. If there is none, or it cannot take it, the
     /// request is refused here.
-    fn send_connection(&mut self, leaving: Leaving) {
-        let Leaving {
+    fn send_connection(&mut self, leaving: MovingRequest) {
+        let MovingRequest {
             to,
             mut path,
             bytes,

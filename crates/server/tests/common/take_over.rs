@@ -16,7 +16,7 @@ pub(crate) fn take_over(old: &Arc<Running>, builder: Builder) -> Result<Running,
     let offer = old.offer()?;
     let (bytes, fds) = offer.encode();
     let mut offer = Offer::decode(&bytes, copies(&fds)).expect("the same release");
-    let others = offer.take_others();
+    let others = offer.take_other_sockets();
     let (sender, messages) = mpsc::sync_channel(16);
     let holder = Arc::clone(old);
     let hold = move |joining: &Joining| {

@@ -5,7 +5,7 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ::io::NetNs;
-use ::io::process::{Confined, ProcessPlacement};
+use ::io::process::{GuardedChild, ProcessPlacement};
 use ::io::{Signal, Signals};
 use hairpin_server::{Builder, Server, Settings};
 
@@ -23,7 +23,7 @@ pub(crate) const SHARED_PORTS: std::ops::RangeInclusive<u16> = 50_000..=50_003;
 
 /// A running server.
 pub(crate) struct Process {
-    child: Confined,
+    child: GuardedChild,
     /// It has more to say at its end.
     _stdout: BufReader<ChildStdout>,
 }
@@ -49,7 +49,7 @@ impl Process {
             cpus: &cpus,
             preferred: false,
         };
-        let mut child = Confined::spawn(command, &place).expect("the server's process");
+        let mut child = GuardedChild::spawn(command, &place).expect("the server's process");
         let stdout = child.child().stdout.take().expect("piped");
         let mut stdout = BufReader::new(stdout);
         let mut lines = stdout.by_ref().lines().map_while(Result::ok);

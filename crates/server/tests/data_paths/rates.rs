@@ -1,5 +1,5 @@
 //! The rate limits of users, realms and the server hold for what XDP relays, each direction by itself. All kinds of
-//! limits are tested at tc (`tests/offload.rs`): both programs charge the same buckets.
+//! limits are tested at tc (`tests/offload/main.rs`): both programs charge the same buckets.
 
 use std::net::UdpSocket;
 use std::thread::sleep;

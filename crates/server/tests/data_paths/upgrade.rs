@@ -109,9 +109,9 @@ fn both_relay_in_the_kernel(path: Path, expected: OffloadMethod) {
     let mut fifth = set_up();
     goes_by(&mut fifth, &new, &[], path);
     drop(new);
-    let links = within(&network.server, || Netlink::open()?.links()).expect("links");
+    let interfaces = within(&network.server, || Netlink::open()?.interfaces()).expect("interfaces");
     assert!(
-        links.iter().all(|link| link.xdp.is_none()),
+        interfaces.iter().all(|interface| interface.xdp.is_none()),
         "no program is left"
     );
     assert_eq!(network.damaged(), 0, "no checksum was wrong");

@@ -4,8 +4,8 @@
 pub(crate) mod link;
 pub(crate) mod phone;
 
-use hairpin_server::sip::SipSettings;
-use hairpin_server::{Running, Server};
+use hairpin_server::sip::{Domain, SipSettings};
+use hairpin_server::{Builder, Running, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -23,6 +23,31 @@ pub(crate) fn serve(settings: SipSettings, workers: usize) -> Running {
         .workers(workers)
         .start()
         .expect("the server starts")
+}
+
+/// An address with a port that the kernel chooses.
+pub(crate) const LOOPBACK: &str = "127.0.0.1:0";
+
+/// A server of SIP at this address, with users named `user0`, `user1` and so on.
+pub(crate) fn with_users(at: &str, settings: SipSettings, count: usize) -> Builder {
+    let server = Server::builder()
+        .listen(LOOPBACK.parse().expect("an address"))
+        .relay_address("127.0.0.1".parse().expect("an address"))
+        .sip_listen(at.parse().expect("an address"))
+        .sip(settings);
+    (0..count).fold(server, |server, number| {
+        server.user(&format!("user{number}"), phone::PASSWORD)
+    })
+}
+
+/// Settings of a server for the domain `example.com`.
+pub(crate) fn example_com() -> SipSettings {
+    let mut settings = SipSettings::default();
+    settings.domains = vec![Domain {
+        name: "example.com".to_owned(),
+        ..Domain::default()
+    }];
+    settings
 }
 
 /// Settings of a user agent server for tests.

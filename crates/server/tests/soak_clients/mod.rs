@@ -2,7 +2,7 @@
 
 use crate::common::stream::StreamLink;
 use crate::common::{Answer, Attributes, Client, Got, Random, private_loopback, socket};
-use crate::{LIMIT, Lab};
+use crate::{IDLE_TIMEOUT, Lab};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn ticket_of(answer: &Answer) -> Vec<u8> {
 
 fn move_by(client: &mut Client, ticket: &[u8]) -> Answer {
     client.request(Method::REFRESH, &|request| {
-        request.push(&Lifetime(LIMIT.as_secs() as u32))?;
+        request.push(&Lifetime(IDLE_TIMEOUT.as_secs() as u32))?;
         request.push(&MobilityTicket(ticket)).map(drop)
     })
 }
@@ -191,7 +191,9 @@ pub(crate) fn connects_to_a_peer(lab: &Lab, random: &mut Random) {
 fn echo(data: &mut StreamLink, socket: &mut std::net::TcpStream) {
     let mut bytes = [0; 3000];
     data.send(&[7; 3000]);
-    socket.set_read_timeout(Some(LIMIT * 5)).expect("not zero");
+    socket
+        .set_read_timeout(Some(IDLE_TIMEOUT * 5))
+        .expect("not zero");
     // The allocation may end before, on a machine that is busy.
     if socket.read_exact(&mut bytes).is_ok() && socket.write_all(&bytes).is_ok() {
         let _ = data.try_send(b"x");

@@ -1,33 +1,23 @@
 //! What the server calls itself in Via, Record-Route and Contact (RFC 3261 §18.1.1): what a listener is bound to, what
 //! a message came to, or what the operator has told.
 
-use crate::sip_client::phone::{Line, PASSWORD, Phone, value, values};
-use crate::sip_client::{Client, status, test_uas};
-use hairpin_server::sip::{Advertised, Domain, SipSettings};
-use hairpin_server::{Running, Server};
+use crate::sip_client::phone::{Line, Phone, value, values};
+use crate::sip_client::{Client, example_com, status, test_uas, with_users};
+use hairpin_server::Running;
+use hairpin_server::sip::{Advertised, SipSettings};
 use sip::Method;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 fn proxy() -> SipSettings {
-    let mut settings = SipSettings::default();
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
+    let mut settings = example_com();
     settings.t1 = Duration::from_millis(100);
     settings
 }
 
 fn serve(settings: SipSettings, listen: &str) -> Running {
-    Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen(listen.parse().expect("an address"))
-        .sip(settings)
+    with_users(listen, settings, 2)
         .workers(2)
-        .user("user0", PASSWORD)
-        .user("user1", PASSWORD)
         .start()
         .expect("the server starts")
 }

@@ -1,9 +1,9 @@
 //! Sources that guess passwords, tools that scan, and networks that are not heard.
 
 use crate::sip_client::phone::{PASSWORD, Phone, credentials};
-use crate::sip_client::{Client, Stream, options, status};
-use hairpin_server::sip::{Domain, SipSettings};
-use hairpin_server::{Running, Server, Settings};
+use crate::sip_client::{Client, LOOPBACK, Stream, example_com, options, status, with_users};
+use hairpin_server::sip::SipSettings;
+use hairpin_server::{Running, Settings};
 use sip::{HeaderKind, Method};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -12,11 +12,7 @@ use std::time::Duration;
 const HEARD: u16 = 407;
 
 fn sip(change: impl FnOnce(&mut SipSettings)) -> SipSettings {
-    let mut sip = SipSettings::default();
-    sip.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
+    let mut sip = example_com();
     // A busy machine must not look like an overload.
     sip.tolerance = Duration::ZERO;
     change(&mut sip);
@@ -24,15 +20,7 @@ fn sip(change: impl FnOnce(&mut SipSettings)) -> SipSettings {
 }
 
 fn serve(change: impl FnOnce(&mut SipSettings)) -> Running {
-    let mut server = Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
-        .sip(sip(change))
-        .workers(2);
-    for number in 0..4 {
-        server = server.user(&format!("user{number}"), PASSWORD);
-    }
+    let server = with_users(LOOPBACK, sip(change), 4).workers(2);
     server.start().expect("the server starts")
 }
 

@@ -1,29 +1,18 @@
 //! Limits of calls over real sockets: users whose messages come to several workers.
 
-use crate::sip_client::phone::{PASSWORD, Phone, value};
-use hairpin_server::sip::{CallLimit, Domain, SipSettings};
-use hairpin_server::{Running, Server};
+use crate::sip_client::phone::{Phone, value};
+use crate::sip_client::{LOOPBACK, example_com, with_users};
+use hairpin_server::Running;
+use hairpin_server::sip::{CallLimit, SipSettings};
 use sip::Method;
 use std::time::{Duration, Instant};
 
 fn serve(calls: impl FnOnce(&mut SipSettings), workers: usize) -> Running {
-    let mut settings = SipSettings::default();
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
+    let mut settings = example_com();
     // A busy machine must not look like an overload.
     settings.tolerance = Duration::ZERO;
     calls(&mut settings);
-    let mut server = Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
-        .sip(settings)
-        .workers(workers);
-    for number in 0..8 {
-        server = server.user(&format!("user{number}"), PASSWORD);
-    }
+    let server = with_users(LOOPBACK, settings, 8).workers(workers);
     server.start().expect("the server starts")
 }
 

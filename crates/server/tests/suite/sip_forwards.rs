@@ -1,20 +1,17 @@
 //! Calls that go on to another user of this server, over real sockets and on several workers.
 
-use crate::sip_client::phone::{PASSWORD, Phone, value};
+use crate::sip_client::phone::{Phone, value};
+use crate::sip_client::{example_com, with_users};
+use hairpin_server::Running;
 use hairpin_server::sip::routes::Forward;
-use hairpin_server::sip::{Domain, PreviewRequest, Previewer, SipSettings, Trunk};
-use hairpin_server::{Running, Server};
+use hairpin_server::sip::{PreviewRequest, Previewer, SipSettings, Trunk};
 use sip::Method;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Listens at this address. Calls of user1 go on to user2, and those of user2 to user1.
 fn serve(at: &str) -> Running {
-    let mut settings = SipSettings::default();
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
+    let mut settings = example_com();
     // A busy machine must not look like an overload.
     settings.tolerance = Duration::ZERO;
     let forward = |user: &str, to: &str| Forward {
@@ -23,15 +20,7 @@ fn serve(at: &str) -> Running {
         ..Forward::default()
     };
     settings.forwards = vec![forward("user1", "user2"), forward("user2", "user1")];
-    let server = Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen(at.parse().expect("an address"))
-        .sip(settings)
-        .user("user0", PASSWORD)
-        .user("user1", PASSWORD)
-        .user("user2", PASSWORD)
-        .workers(4);
+    let server = with_users(at, settings, 3).workers(4);
     server.start().expect("the server starts")
 }
 
@@ -74,11 +63,7 @@ fn a_busy_user_is_forwarded_to_another_user_of_any_worker() {
 
 #[test]
 fn the_preview_explains_a_forward_to_a_user_and_a_trunk_with_a_certificate() {
-    let mut settings = SipSettings::default();
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
+    let mut settings = example_com();
     let busy = |to: &str| Forward {
         users: vec!["user1".to_owned()],
         busy: Some(to.to_owned()),

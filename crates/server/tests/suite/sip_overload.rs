@@ -2,7 +2,7 @@
 //! has begun.
 
 use crate::sip_client::{serve, status, test_uas};
-use hairpin_server::sip::SipPeer;
+use hairpin_server::sip::WeightedSource;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -189,7 +189,7 @@ fn requests_beyond_the_limit_of_a_source_get_503_and_those_of_a_peer_do_not() {
         // One in 250 ms. The worker handles up to 16 that wait as of one time.
         settings.requests_per_source = 1;
         if is_peer {
-            settings.peers = vec![SipPeer {
+            settings.peers = vec![WeightedSource {
                 address: [127, 0, 0, 1].into(),
                 prefix: 32,
                 weight: 1,

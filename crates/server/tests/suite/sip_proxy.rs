@@ -1,9 +1,9 @@
 //! The proxy as phones and trunks see it (RFC 3261 §16), over real sockets and on several workers.
 
-use crate::sip_client::phone::{Line, PASSWORD, Phone, credentials, value, values};
-use crate::sip_client::status;
-use hairpin_server::sip::{Domain, Forking, Inbound, SipSettings, Trunk};
-use hairpin_server::{Running, Server};
+use crate::sip_client::phone::{Line, Phone, credentials, value, values};
+use crate::sip_client::{LOOPBACK, example_com, status, with_users};
+use hairpin_server::Running;
+use hairpin_server::sip::{Forking, Inbound, SipSettings, Trunk};
 use sip::{HeaderKind, Method};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -11,25 +11,13 @@ use std::time::Duration;
 const USERS: usize = 8;
 
 fn settings() -> SipSettings {
-    let mut settings = SipSettings::default();
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
+    let mut settings = example_com();
     settings.t1 = Duration::from_millis(100);
     settings
 }
 
 fn serve(settings: SipSettings, workers: usize) -> Running {
-    let mut server = Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
-        .sip(settings)
-        .workers(workers);
-    for number in 0..USERS {
-        server = server.user(&format!("user{number}"), PASSWORD);
-    }
+    let server = with_users(LOOPBACK, settings, USERS).workers(workers);
     server.start().expect("the server starts")
 }
 

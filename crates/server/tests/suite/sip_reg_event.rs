@@ -1,36 +1,24 @@
 //! Subscriptions to registrations (RFC 3680, RFC 6665), over real sockets and on several workers.
 
-use crate::sip_client::phone::{PASSWORD, Phone, credentials, value, values};
-use crate::sip_client::status;
+use crate::sip_client::phone::{Phone, credentials, value, values};
+use crate::sip_client::{LOOPBACK, example_com, status, with_users};
+use hairpin_server::Running;
 use hairpin_server::sip::{
-    AtNodes, Domain, MovedBinding, NodesHook, NodesReply, OtherNodes, SharedBinding, SipSettings,
+    AtNodes, MovedBinding, NodesHook, NodesReply, OtherNodes, SharedBinding, SipSettings,
 };
-use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn serve(workers: usize) -> Running {
-    serve_with(SipSettings::default(), workers)
+    serve_with(example_com(), workers)
 }
 
 fn serve_with(mut settings: SipSettings, workers: usize) -> Running {
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
     settings.registrar.min_expires = 1;
     settings.t1 = Duration::from_millis(100);
-    let mut server = Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
-        .sip(settings)
-        .workers(workers);
-    for number in 0..8 {
-        server = server.user(&format!("user{number}"), PASSWORD);
-    }
+    let server = with_users(LOOPBACK, settings, 8).workers(workers);
     server.start().expect("the server starts")
 }
 
@@ -398,7 +386,7 @@ fn register_instance(phone: &mut Phone, call: &str) {
 #[test]
 fn a_phone_that_has_moved_to_another_node_is_not_asked_to_register_again_rfc3680_4_7_1() {
     let nodes = Arc::new(Nodes::default());
-    let mut settings = SipSettings::default();
+    let mut settings = example_com();
     settings.nodes = Some(NodesHook::new(Arc::clone(&nodes) as _));
     let server = serve_with(settings, 2);
     let mut watcher = Phone::udp(&server, "user0");

@@ -1,9 +1,10 @@
 //! Calls to trunks by routes, over real sockets and on several workers: hunting, failover under load, probes, and the
 //! preview.
 
+use crate::sip_client::example_com;
 use crate::sip_client::phone::{PASSWORD, Phone, value, values};
 use hairpin_server::sip::routes::{Action, HeaderRule, Hunt, NextHop, ProbeConfig, Route};
-use hairpin_server::sip::{Domain, Preview, PreviewRequest, Previewer, SipSettings, Trunk};
+use hairpin_server::sip::{Preview, PreviewRequest, Previewer, SipSettings, Trunk};
 use hairpin_server::{Running, Server};
 use sip::Method;
 use std::collections::{HashMap, HashSet};
@@ -122,11 +123,7 @@ fn route(prefix: &str, trunks: &[&str]) -> Route {
 }
 
 fn settings(trunks: Vec<Trunk>, routes: Vec<Route>) -> SipSettings {
-    let mut settings = SipSettings::default();
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
+    let mut settings = example_com();
     settings.trunks = trunks;
     settings.routes = routes;
     settings

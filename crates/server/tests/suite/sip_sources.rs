@@ -1,12 +1,12 @@
 //! Users of SIP in sources of credentials that answer later, never, or not at all.
 
 use crate::sip_client::phone::{PASSWORD, Phone, credentials_of, value};
-use crate::sip_client::{Client, options, status};
+use crate::sip_client::{Client, example_com, options, status};
 use hairpin_server::credentials::{
     Claim, Credentials, KeyLookup, KeyQuery, KeyReply, KnownUser, OwnedKeyQuery,
 };
 use hairpin_server::sip::routes::{Action, NextHop, Route};
-use hairpin_server::sip::{Domain, Inbound, SipSettings, Trunk};
+use hairpin_server::sip::{Inbound, SipSettings, Trunk};
 use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,12 +54,7 @@ impl Credentials for Slow {
 }
 
 fn settings() -> SipSettings {
-    let mut settings = SipSettings::default();
-    settings.domains = vec![Domain {
-        name: "example.com".to_owned(),
-        ..Domain::default()
-    }];
-    settings
+    example_com()
 }
 
 fn serve(source: &Arc<Slow>, settings: SipSettings) -> Running {

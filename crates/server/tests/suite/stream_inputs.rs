@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use stun::{Class, Message, Method, TransactionId};
 
 /// A generous limit for what takes milliseconds.
-const LIMIT: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 /// The message deadline of the server under test: cases that depend on it must not take long.
 const DEADLINE: Duration = Duration::from_secs(2);
 
@@ -250,7 +250,7 @@ fn next_end(server: &Running, before: &[u64]) -> EndReason {
             .collect();
         match more[..] {
             [(reason, 1)] => return reason,
-            [] => assert!(start.elapsed() < LIMIT, "the end is not counted"),
+            [] => assert!(start.elapsed() < MAX_WAIT, "the end is not counted"),
             _ => panic!("one connection ended more than once: {more:?}"),
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -336,7 +336,7 @@ fn a_message_of_64_kib_is_answered_if_it_is_complete_and_dripping_ends_in_time()
         if !dripping.try_send(part) {
             break;
         }
-        assert!(began.elapsed() < LIMIT, "it goes on for ever");
+        assert!(began.elapsed() < MAX_WAIT, "it goes on for ever");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(dripping.is_ended());

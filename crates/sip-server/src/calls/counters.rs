@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sip::Mono;
 
 /// Parts with a lock of their own, so that workers rarely wait for each other.
-const PARTS: usize = 16;
+const SHARDS: usize = 16;
 /// Accounts of one part below which accounts without a call are not removed: they use little memory.
-const FEW: usize = 64;
+const FEW_ACCOUNTS: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Limits of one key. Zero means no limit.
@@ -143,7 +143,7 @@ type Shard<K> = Mutex<BTreeMap<K, Arc<Account>>>;
 impl<K> Default for Counters<K> {
     fn default() -> Counters<K> {
         Counters {
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            parts: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
     }
 }
@@ -186,7 +186,7 @@ impl<K: Ord + Hash + Clone> Counters<K> {
         // Not for attackers to choose: keys are configured. So no secret is needed.
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
-        &self.parts[hasher.finish() as usize % PARTS]
+        &self.parts[hasher.finish() as usize % SHARDS]
     }
 
     fn account(&self, now: Mono, key: &K) -> Arc<Account> {
@@ -197,7 +197,7 @@ impl<K: Ord + Hash + Clone> Counters<K> {
         }
         // Each time that the part has doubled, those without a call go, so that each insertion costs a constant on
         // average.
-        if part.len() >= FEW && part.len().is_power_of_two() {
+        if part.len() >= FEW_ACCOUNTS && part.len().is_power_of_two() {
             part.retain(|_, account| {
                 Arc::strong_count(account) > 1
                     || account.rate.next_ns.load(Ordering::Relaxed) > now.0
@@ -276,7 +276,11 @@ mod tests {
         for key in 10..100_000 {
             drop(counters.begin(at(0), &key, limit).unwrap());
         }
-        assert!(counters.keys() <= 2 * FEW * PARTS, "{}", counters.keys());
+        assert!(
+            counters.keys() <= 2 * FEW_ACCOUNTS * SHARDS,
+            "{}",
+            counters.keys()
+        );
         assert!((0..10).all(|key| counters.calls(&key) == 1));
         drop(kept);
     }

@@ -12,10 +12,10 @@ use super::record::CallRecord;
 use super::sides::{Bye, Sides};
 
 /// Parts with a lock of their own.
-const PARTS: usize = 64;
+const SHARDS: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 /// The maximum number of records that one call of [`Dialogs::expire`] returns: each becomes a line of the log.
-const EXPIRIES: usize = 64;
+const MAX_EXPIRIES: usize = 64;
 /// No dialog ends by itself.
 const NEVER: u64 = u64::MAX;
 
@@ -41,7 +41,7 @@ impl DialogId {
 
 /// How long a dialog counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct DialogLifetime {
     /// The session interval (RFC 4028); `None` if the session does not expire.
     pub session: Option<Duration>,
     /// The longest time from the first 2xx on.
@@ -100,7 +100,7 @@ pub struct Dialogs {
     parts: Box<[Mutex<Shard>]>,
     /// No dialog ends before this second.
     next_s: AtomicU64,
-    /// Dialogs that have come to their end without a BYE.
+    /// Dialogs that have ended without a BYE.
     expired: AtomicU64,
     len: AtomicU64,
 }
@@ -108,7 +108,7 @@ pub struct Dialogs {
 impl Default for Dialogs {
     fn default() -> Dialogs {
         Dialogs {
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            parts: (0..SHARDS).map(|_| Mutex::default()).collect(),
             next_s: AtomicU64::new(NEVER),
             expired: AtomicU64::new(0),
             len: AtomicU64::new(0),
@@ -126,11 +126,11 @@ impl Dialogs {
         &self,
         now: Mono,
         id: DialogId,
-        span: Span,
+        lifetime: DialogLifetime,
         counted: Counted,
     ) -> Option<Box<CallRecord>> {
         let began_s = seconds(now);
-        let ends_s = end_of(began_s, began_s, span);
+        let ends_s = end_of(began_s, began_s, lifetime);
         let sides = counted.sides;
         let tickets = counted.tickets.into_iter();
         let mut tickets: Vec<HeldTicket> = tickets
@@ -163,14 +163,20 @@ impl Dialogs {
 
     /// A 2xx for a re-INVITE or an UPDATE was forwarded: the session lasts from now on (RFC 4028 §8.2). Calls `report`
     /// with the record of the call, if it has one, while part of the table is locked.
-    pub fn refresh(&self, now: Mono, id: DialogId, span: Span, report: impl FnOnce(&CallRecord)) {
+    pub fn refresh(
+        &self,
+        now: Mono,
+        id: DialogId,
+        lifetime: DialogLifetime,
+        report: impl FnOnce(&CallRecord),
+    ) {
         let mut part = self.part(id);
         let Some(dialog) = part.dialogs.get_mut(&id) else {
             return;
         };
         let old = dialog.ends_s;
         // The proxy does not know who responded to the refresh. So a refresh never makes the session end earlier.
-        let new = end_of(dialog.began_s, seconds(now), span).max(old);
+        let new = end_of(dialog.began_s, seconds(now), lifetime).max(old);
         dialog.ends_s = new;
         if let Some(record) = dialog.record.as_deref() {
             report(record);
@@ -226,7 +232,7 @@ impl Dialogs {
                     part: part + 1,
                     from: 0,
                 };
-                (next.part < PARTS).then_some(next)
+                (next.part < SHARDS).then_some(next)
             }
         }
     }
@@ -244,7 +250,7 @@ impl Dialogs {
         for part in &self.parts {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
             while let Some((ends_s, id)) = part.ends.first().copied() {
-                if records.len() >= EXPIRIES {
+                if records.len() >= MAX_EXPIRIES {
                     self.next_s.fetch_min(now_s, Ordering::Relaxed);
                     return records;
                 }
@@ -302,14 +308,14 @@ impl Dialogs {
         self.len() == 0
     }
 
-    /// Dialogs that have come to their end without a BYE, so far.
+    /// Dialogs that have ended without a BYE so far.
     #[must_use]
     pub fn expired(&self) -> u64 {
         self.expired.load(Ordering::Relaxed)
     }
 
     fn part(&self, id: DialogId) -> MutexGuard<'_, Shard> {
-        let part = self.parts[id.0 as usize % PARTS].lock();
+        let part = self.parts[id.0 as usize % SHARDS].lock();
         part.unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -318,18 +324,18 @@ fn seconds(now: Mono) -> u32 {
     u32::try_from(now.0.div_ceil(SECOND_NS)).unwrap_or(u32::MAX)
 }
 
-fn end_of(began_s: u32, now_s: u32, span: Span) -> u32 {
+fn end_of(began_s: u32, now_s: u32, lifetime: DialogLifetime) -> u32 {
     let after = |begin: u32, time: Duration| {
         begin.saturating_add(u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
     };
-    let most = after(began_s, span.most);
-    let session = span.session.map(|session| after(now_s, session));
+    let most = after(began_s, lifetime.most);
+    let session = lifetime.session.map(|session| after(now_s, session));
     session.map_or(most, |session| session.min(most))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Counters, Limit, Seen};
+    use super::super::{Counters, ElementHashes, Limit};
     use super::*;
 
     fn at(s: u64) -> Mono {
@@ -341,15 +347,15 @@ mod tests {
         DialogId::new(key, &number.to_be_bytes(), [b"a", b"b"])
     }
 
-    fn span(session: Option<u64>, most: u64) -> Span {
-        Span {
+    fn lifetime(session: Option<u64>, most: u64) -> DialogLifetime {
+        DialogLifetime {
             session: session.map(Duration::from_secs),
             most: Duration::from_secs(most),
         }
     }
 
-    fn seen(place: &str) -> Seen {
-        Seen::at(HashKey::new([1; 16]), place.parse().unwrap())
+    fn seen(place: &str) -> ElementHashes {
+        ElementHashes::at(HashKey::new([1; 16]), place.parse().unwrap())
     }
 
     /// A call to this place, by a caller with the tag 7.
@@ -387,7 +393,7 @@ mod tests {
     #[test]
     fn a_call_counts_until_its_bye() {
         let (counters, dialogs) = (Counters::default(), Dialogs::default());
-        let earlier = dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
+        let earlier = dialogs.begin(at(0), id(1), lifetime(None, 60), ticket(&counters));
         assert!(earlier.is_none());
         // A repeated 2xx changes nothing.
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
@@ -408,7 +414,7 @@ mod tests {
     fn two_calls_with_the_same_identifier_both_count_until_the_bye() {
         let (counters, dialogs) = (Counters::default(), Dialogs::default());
         for _ in 0..2 {
-            let _ = dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
+            let _ = dialogs.begin(at(0), id(1), lifetime(None, 60), ticket(&counters));
         }
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 2));
         assert!(dialogs.end(id(1), &bye_to("192.0.2.1:5060")).is_none());
@@ -424,7 +430,7 @@ mod tests {
             let (counters, dialogs) = (Counters::default(), Dialogs::default());
             for place in places {
                 let counted = ticket_at(&counters, place);
-                let _ = dialogs.begin(at(0), id(1), span(None, 60), counted);
+                let _ = dialogs.begin(at(0), id(1), lifetime(None, 60), counted);
             }
             assert!(dialogs.end(id(1), &bye_to(places[first])).is_none());
             assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
@@ -443,20 +449,27 @@ mod tests {
     #[test]
     fn a_call_without_a_bye_ends_with_its_session_or_its_longest_time() {
         let (counters, dialogs) = (Counters::default(), Dialogs::default());
-        for (id, span) in [(id(1), span(Some(90), 600)), (id(2), span(None, 600))] {
-            assert!(dialogs.begin(at(0), id, span, ticket(&counters)).is_none());
+        for (id, lifetime) in [
+            (id(1), lifetime(Some(90), 600)),
+            (id(2), lifetime(None, 600)),
+        ] {
+            assert!(
+                dialogs
+                    .begin(at(0), id, lifetime, ticket(&counters))
+                    .is_none()
+            );
         }
         assert_eq!(dialogs.next_deadline(), Some(at(90)));
         dialogs.expire(at(89));
         assert_eq!(dialogs.len(), 2);
-        dialogs.refresh(at(80), id(1), span(Some(90), 600), |_| {});
+        dialogs.refresh(at(80), id(1), lifetime(Some(90), 600), |_| {});
         dialogs.expire(at(90));
         assert_eq!(dialogs.len(), 2, "it was refreshed");
         dialogs.expire(at(170));
         assert_eq!((dialogs.len(), dialogs.expired()), (1, 1));
         assert_eq!(dialogs.next_deadline(), Some(at(600)));
         // No refresh makes a call longer than it may be.
-        dialogs.refresh(at(590), id(2), span(Some(90), 600), |_| {});
+        dialogs.refresh(at(590), id(2), lifetime(Some(90), 600), |_| {});
         dialogs.expire(at(600));
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
         assert_eq!(dialogs.next_deadline(), None);

@@ -12,8 +12,8 @@ mod record;
 mod sides;
 
 pub use counters::{CallAccount, CallCounter, CallRate, Counters, Exceeded, Limit, Ticket};
-pub use dialogs::{Counted, DialogId, Dialogs, DialogsCursor, Span};
+pub use dialogs::{Counted, DialogId, DialogLifetime, Dialogs, DialogsCursor};
 pub use numbers::Numbers;
 pub(crate) use record::tag_hash;
 pub use record::{AttemptFailure, CallEnd, CallLine, CallRecord, EndedBy, Leg};
-pub use sides::{Bye, Seen, Sides};
+pub use sides::{Bye, ElementHashes, Sides};

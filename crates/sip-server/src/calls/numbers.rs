@@ -3,7 +3,7 @@
 use sip::uri::Uri;
 
 /// Digits of a number that are compared: far more than E.164 has.
-const MAX: usize = 64;
+const MAX_DIGITS: usize = 64;
 
 /// Prefixes of numbers: those that are forbidden, and exceptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Numbers {
         if self.prefixes.is_empty() {
             return false;
         }
-        let mut digits = [0; MAX];
+        let mut digits = [0; MAX_DIGITS];
         let number = number_in(uri, &mut digits);
         let matching = self
             .prefixes
@@ -47,7 +47,7 @@ impl Numbers {
 
 /// The number in a URI. It is the user of a SIP URI, or the subscriber of a `tel` URI, without parameters and visual
 /// separators (RFC 3966 §3). Escapes are decoded, as the next hop does it.
-fn number_in<'d>(uri: &[u8], digits: &'d mut [u8; MAX]) -> &'d [u8] {
+fn number_in<'d>(uri: &[u8], digits: &'d mut [u8; MAX_DIGITS]) -> &'d [u8] {
     let text = match Uri::parse(uri) {
         Ok(Uri::Sip(sip)) => sip.user.unwrap_or_default(),
         _ => match uri.iter().position(|byte| *byte == b':') {
@@ -72,7 +72,7 @@ fn number_in<'d>(uri: &[u8], digits: &'d mut [u8; MAX]) -> &'d [u8] {
         if matches!(byte, b'-' | b'.' | b'(' | b')' | b' ') {
             continue;
         }
-        if len == MAX {
+        if len == MAX_DIGITS {
             break;
         }
         digits[len] = byte;

@@ -8,19 +8,19 @@ use sip::{HashKey, Message, Mono, Now};
 
 /// The most bytes that a record has of the Call-ID, of each URI, and of each name of a trunk or user. Longer texts are
 /// cut.
-const CALL_ID: usize = 88;
-const URI: usize = 40;
-const NAME: usize = 32;
+const MAX_CALL_ID_BYTES: usize = 88;
+const MAX_URI_BYTES: usize = 40;
+const MAX_NAME_BYTES: usize = 32;
 /// The most bytes of all texts together. If all other texts are at their limits, 25 bytes are left for the list of
 /// failed attempts.
-const ALL: usize = 258;
+const MAX_BYTES: usize = 258;
 /// The most bytes of the list of failed attempts. The list uses the bytes that shorter texts leave.
-const FAILED: usize = 120;
+const MAX_FAILED_BYTES: usize = 120;
 /// The end of the list, if it has no room for further attempts.
 const MORE: &[u8] = b" ...";
 /// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target. The list of failed attempts
 /// is before the name of the target, with its length in one byte in front.
-const TEXTS: usize = 5;
+const TEXT_COUNT: usize = 5;
 
 /// The time of an event that has not happened.
 const NEVER: u32 = u32::MAX;
@@ -121,7 +121,7 @@ impl std::fmt::Display for AttemptFailure {
 pub struct CallRecord {
     /// All texts one after the other, because one allocation needs less memory than five.
     text: Box<[u8]>,
-    lens: [u8; TEXTS - 1],
+    lens: [u8; TEXT_COUNT - 1],
     began: Mono,
     began_unix_s: u64,
     rang_ms: u32,
@@ -138,7 +138,7 @@ pub struct CallRecord {
 
 const _: () = assert!(size_of::<CallRecord>() <= 128, "part of 512 bytes a dialog");
 const _: () = assert!(
-    CALL_ID + 2 * URI + 2 * NAME + MORE.len() < ALL,
+    MAX_CALL_ID_BYTES + 2 * MAX_URI_BYTES + 2 * MAX_NAME_BYTES + MORE.len() < MAX_BYTES,
     "part of 512 bytes a dialog"
 );
 
@@ -152,11 +152,14 @@ impl CallRecord {
         (source, flow): (&[u8], &Flow),
     ) -> CallRecord {
         let from = message.from().ok();
-        let texts: [&[u8]; TEXTS - 1] = [
-            cut(message.call_id().unwrap_or_default(), CALL_ID),
-            cut(from.as_ref().map_or(&b""[..], |from| from.uri), URI),
-            cut(message.request_uri().unwrap_or_default(), URI),
-            cut(source, NAME),
+        let texts: [&[u8]; TEXT_COUNT - 1] = [
+            cut(message.call_id().unwrap_or_default(), MAX_CALL_ID_BYTES),
+            cut(
+                from.as_ref().map_or(&b""[..], |from| from.uri),
+                MAX_URI_BYTES,
+            ),
+            cut(message.request_uri().unwrap_or_default(), MAX_URI_BYTES),
+            cut(source, MAX_NAME_BYTES),
         ];
         let tag = from.and_then(|from| from.tag).unwrap_or_default();
         CallRecord {
@@ -213,11 +216,18 @@ impl CallRecord {
         let gap: &[u8] = if before.is_empty() { b"" } else { b" " };
         let colon: &[u8] = if trunk.is_empty() { b"" } else { b":" };
         let failure = failure.to_string();
-        let mut all = [before, gap, cut(trunk, NAME), colon, failure.as_bytes()].concat();
+        let mut all = [
+            before,
+            gap,
+            cut(trunk, MAX_NAME_BYTES),
+            colon,
+            failure.as_bytes(),
+        ]
+        .concat();
         // The name of the target comes later. One byte has the length.
-        let room = (ALL - NAME - 1)
+        let room = (MAX_BYTES - MAX_NAME_BYTES - 1)
             .saturating_sub(self.fixed().len())
-            .min(FAILED);
+            .min(MAX_FAILED_BYTES);
         if all.len() > room - MORE.len() {
             all = [before, MORE].concat();
         }
@@ -230,7 +240,7 @@ impl CallRecord {
         if code / 100 == 2 && self.answered_ms == NEVER {
             self.answered_ms = self.since_begin(now);
         }
-        self.text = self.with_end(self.failed(), cut(target, NAME));
+        self.text = self.with_end(self.failed(), cut(target, MAX_NAME_BYTES));
         self.target = leg;
     }
 
@@ -394,7 +404,7 @@ mod tests {
                 .starts_with(b"a:503 carrier-b:silent 486 carrier-d:not_sent ")
         );
         assert!(line.failed.ends_with(b"carrier-d:not_sent ..."));
-        assert!(line.failed.len() <= FAILED);
+        assert!(line.failed.len() <= MAX_FAILED_BYTES);
         assert_eq!(line.target, b"carrier-c");
     }
 }

@@ -27,7 +27,7 @@ use crate::AorKey;
 
 /// What is known of an element at the other end of a flow, as keyed hashes; 0 for what is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ElementHashes {
     ip: u32,
     /// The IP address and the port.
     address: u32,
@@ -37,23 +37,23 @@ pub struct Seen {
     aor: u32,
 }
 
-impl Seen {
+impl ElementHashes {
     /// An element at this address.
-    pub(crate) fn at(key: HashKey, remote: SocketAddr) -> Seen {
+    pub(crate) fn at(key: HashKey, remote: SocketAddr) -> ElementHashes {
         let ip = remote.ip().to_canonical().to_string();
         let address = format!("{ip} {}", remote.port());
-        Seen {
+        ElementHashes {
             ip: mark(key, b'i', ip.as_bytes()),
             address: mark(key, b'p', address.as_bytes()),
-            ..Seen::default()
+            ..ElementHashes::default()
         }
     }
 
     /// The same element, if it belongs to the trunk with this name. Without a name, it is no trunk.
-    pub(crate) fn of_trunk(self, key: HashKey, name: &[u8]) -> Seen {
+    pub(crate) fn of_trunk(self, key: HashKey, name: &[u8]) -> ElementHashes {
         match name {
             b"" => self,
-            name => Seen {
+            name => ElementHashes {
                 trunk: mark(key, b't', name),
                 ..self
             },
@@ -61,7 +61,7 @@ impl Seen {
     }
 
     /// The same element. If its address belongs to no trunk, it is taken for one of the trunk with this name.
-    pub(crate) fn or_trunk(self, key: HashKey, name: &[u8]) -> Seen {
+    pub(crate) fn or_trunk(self, key: HashKey, name: &[u8]) -> ElementHashes {
         match self.trunk {
             0 => self.of_trunk(key, name),
             _ => self,
@@ -69,8 +69,8 @@ impl Seen {
     }
 
     /// The same element, if it is a phone of this address of record.
-    pub(crate) fn of_phone(self, key: HashKey, aor: Option<AorKey>) -> Seen {
-        Seen {
+    pub(crate) fn of_phone(self, key: HashKey, aor: Option<AorKey>) -> ElementHashes {
+        ElementHashes {
             aor: aor.map_or(0, |aor| mark(key, b'a', &aor.0.to_be_bytes())),
             ..self
         }
@@ -107,7 +107,11 @@ enum Kind {
 
 impl Sides {
     /// The called party is a server: a trunk, if it belongs to one.
-    pub(crate) const fn to_server(caller_tag: u64, caller: &Seen, called: &Seen) -> Sides {
+    pub(crate) const fn to_server(
+        caller_tag: u64,
+        caller: &ElementHashes,
+        called: &ElementHashes,
+    ) -> Sides {
         Sides {
             kind: match called.trunk {
                 0 => Kind::Server { caller: caller.ip },
@@ -125,7 +129,7 @@ impl Sides {
     }
 
     /// The called party is a phone that is reached by its flow.
-    pub(crate) const fn to_phone(caller_tag: u64, called: &Seen) -> Sides {
+    pub(crate) const fn to_phone(caller_tag: u64, called: &ElementHashes) -> Sides {
         Sides {
             caller: caller_tag as u32,
             called: [called.address, called.aor],
@@ -134,14 +138,14 @@ impl Sides {
     }
 
     /// Whether this is the called party.
-    fn are_called_at(&self, seen: &Seen) -> bool {
+    fn are_called_at(&self, seen: &ElementHashes) -> bool {
         let seen = [seen.ip, seen.address, seen.trunk, seen.aor];
         let mut known = self.called.iter().filter(|mark| **mark != 0);
         known.any(|mark| seen.contains(mark))
     }
 
     /// Whether this may be another address of the called party, and is not the caller.
-    const fn may_be_called_at(&self, seen: &Seen) -> bool {
+    const fn may_be_called_at(&self, seen: &ElementHashes) -> bool {
         match self.kind {
             Kind::Phone => false,
             Kind::Trunk => seen.trunk != 0,
@@ -156,14 +160,14 @@ pub struct Bye {
     /// The hash of the tag in its From.
     pub(crate) tag: u64,
     /// The element that sent it.
-    pub(crate) from: Seen,
+    pub(crate) from: ElementHashes,
     /// The element that it was last sent to.
-    pub(crate) sent_to: Option<Seen>,
+    pub(crate) sent_to: Option<ElementHashes>,
     /// It was sent there by a known flow of the target.
     pub(crate) is_by_flow: bool,
     /// The element that sent a response that ends the dialog, or that did not respond in time. `None`: neither
     /// happened.
-    pub(crate) reached: Option<Seen>,
+    pub(crate) reached: Option<ElementHashes>,
     /// This response was a 2xx.
     pub(crate) is_accepted: bool,
 }
@@ -195,11 +199,11 @@ mod tests {
         HashKey::new([1; 16])
     }
 
-    fn at(address: &str) -> Seen {
-        Seen::at(key(), address.parse().expect("an address"))
+    fn at(address: &str) -> ElementHashes {
+        ElementHashes::at(key(), address.parse().expect("an address"))
     }
 
-    fn bye(tag: u64, from: Seen, reached: Option<Seen>) -> Bye {
+    fn bye(tag: u64, from: ElementHashes, reached: Option<ElementHashes>) -> Bye {
         Bye {
             tag,
             from,
@@ -208,7 +212,7 @@ mod tests {
         }
     }
 
-    fn accepted(tag: u64, from: Seen, reached: Seen) -> Bye {
+    fn accepted(tag: u64, from: ElementHashes, reached: ElementHashes) -> Bye {
         Bye {
             is_accepted: true,
             ..bye(tag, from, Some(reached))
@@ -260,7 +264,8 @@ mod tests {
         let (bob, alice) = (Some(AorKey(1)), Some(AorKey(2)));
         let phone = at("192.0.2.1:40000").of_phone(key(), bob);
         let sides = Sides::to_phone(CALLER, &phone);
-        let ends = |place: Seen| bye(CALLER, at("192.0.2.1:40001"), Some(place)).ends(&sides);
+        let ends =
+            |place: ElementHashes| bye(CALLER, at("192.0.2.1:40001"), Some(place)).ends(&sides);
         assert!(ends(at("192.0.2.1:40000")));
         assert!(ends(at("192.0.2.7:1").of_phone(key(), bob)));
         assert!(!ends(at("192.0.2.1:40001")), "another phone behind its NAT");
@@ -269,7 +274,7 @@ mod tests {
 
     #[test]
     fn nothing_that_is_unknown_is_equal() {
-        let none = Seen::default();
+        let none = ElementHashes::default();
         let sides = Sides::to_server(CALLER, &none, &none);
         assert!(!bye(CALLER, none, Some(none)).ends(&sides));
         assert!(!accepted(CALLER, none, none).ends(&sides));

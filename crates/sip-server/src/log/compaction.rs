@@ -8,16 +8,16 @@ use std::io;
 
 use sip::{HashKey, Now};
 
-use super::image::{Latest, Piece, piece};
+use super::image::{LatestRecords, Piece, piece};
 use super::record::{MAX_RECORD, PREFIX_LEN, State};
 use super::{HEADER_LEN, Storage};
 
 /// Bytes that one step reads: some milliseconds.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 /// Two records of any length: what it takes to see that the first is damaged and the second is not.
-const MAX: usize = 2 * (MAX_RECORD + PREFIX_LEN);
+const MAX_CHUNK_BYTES: usize = 2 * (MAX_RECORD + PREFIX_LEN);
 
-/// What a step has come to.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Further steps are needed.
@@ -44,7 +44,7 @@ pub(super) struct Compaction {
     at: u64,
     /// How long the log was when this began.
     end: u64,
-    latest: Latest,
+    latest: LatestRecords,
     /// Bytes of the copy.
     copied: u64,
     chunk: usize,
@@ -59,9 +59,9 @@ impl Compaction {
             phase: Phase::Look,
             at: HEADER_LEN as u64,
             end,
-            latest: Latest::new(key),
+            latest: LatestRecords::new(key),
             copied: HEADER_LEN as u64,
-            chunk: CHUNK,
+            chunk: CHUNK_BYTES,
             buffer: Vec::new(),
             out: Vec::new(),
         }
@@ -144,12 +144,12 @@ impl Compaction {
         }
         // A record that is longer than the buffer.
         if at == 0 && !self.buffer.is_empty() {
-            if self.chunk >= MAX {
+            if self.chunk >= MAX_CHUNK_BYTES {
                 return Err(io::Error::other("the location log is damaged"));
             }
             self.chunk *= 2;
         } else {
-            self.chunk = CHUNK;
+            self.chunk = CHUNK_BYTES;
         }
         Ok(at)
     }

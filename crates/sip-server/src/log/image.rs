@@ -23,14 +23,14 @@ pub struct Report {
 /// Which record of each address is the last. An address is known by a keyed hash of 128 bits, so that nothing need be
 /// compared.
 #[derive(Debug)]
-pub(super) struct Latest {
+pub(super) struct LatestRecords {
     keys: [HashKey; 2],
     places: HashTable<(u128, u64)>,
 }
 
-impl Latest {
-    pub(super) fn new(key: HashKey) -> Latest {
-        Latest {
+impl LatestRecords {
+    pub(super) fn new(key: HashKey) -> LatestRecords {
+        LatestRecords {
             keys: [key.derive(1), key.derive(2)],
             places: HashTable::new(),
         }
@@ -92,7 +92,7 @@ pub(super) fn piece(bytes: &[u8]) -> Piece<'_> {
 #[derive(Debug)]
 pub struct Image {
     bytes: Vec<u8>,
-    latest: Latest,
+    latest: LatestRecords,
     report: Report,
 }
 
@@ -106,7 +106,7 @@ impl Image {
     /// Finds the last record of each address in a log that begins with its header. `key` is a secret of any value.
     #[must_use]
     pub(super) fn new(bytes: Vec<u8>, key: HashKey) -> Image {
-        let mut latest = Latest::new(key);
+        let mut latest = LatestRecords::new(key);
         let mut report = Report::default();
         let mut at = HEADER_LEN.min(bytes.len());
         loop {

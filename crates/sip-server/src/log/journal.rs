@@ -11,9 +11,9 @@ use crate::location::{
 use crate::{Aor, AorKey, MAX_AOR};
 
 /// A batch of this size is not waited with.
-const FULL: usize = 256 << 10;
+const FULL_BATCH_BYTES: usize = 256 << 10;
 /// If nobody takes the batches, changes are refused from here on: they would be lost.
-const MAX: usize = 64 << 20;
+const MAX_PENDING_BYTES: usize = 64 << 20;
 
 /// The records of one worker's changes that have not been taken yet.
 #[derive(Debug)]
@@ -51,14 +51,14 @@ impl Journal {
     /// Whether changes are refused.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.pending.len() >= MAX
+        self.pending.len() >= MAX_PENDING_BYTES
     }
 
     /// When to take the batch.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Mono> {
         let since = self.since?;
-        match self.pending.len() >= FULL {
+        match self.pending.len() >= FULL_BATCH_BYTES {
             true => Some(since),
             false => Some(since.plus(self.delay)),
         }

@@ -51,7 +51,7 @@ fn header() -> [u8; HEADER_LEN] {
 
 /// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beginning {
+enum FileHeader {
     /// A log of this version, or of one whose records are read.
     Ours,
     /// The file is empty, or shorter than a header: the process ended while it made the file.
@@ -62,21 +62,21 @@ enum Beginning {
     Other,
 }
 
-fn beginning(bytes: &[u8]) -> Beginning {
+fn beginning(bytes: &[u8]) -> FileHeader {
     let expected = header();
     let Some(found) = bytes.first_chunk::<HEADER_LEN>() else {
         return match expected.starts_with(bytes) {
-            true => Beginning::Unfinished,
-            false => Beginning::Other,
+            true => FileHeader::Unfinished,
+            false => FileHeader::Other,
         };
     };
     let (signed, crc) = found.split_at(HEADER_LEN - 4);
     let is_whole = crc32fast::hash(signed).to_le_bytes() == *crc;
     match signed.strip_prefix(MAGIC).map(<[u8; 4]>::try_from) {
         Some(Ok(version)) if is_whole => match u32::from_le_bytes(version) {
-            1 | VERSION => Beginning::Ours,
-            version => Beginning::Version(version),
+            1 | VERSION => FileHeader::Ours,
+            version => FileHeader::Version(version),
         },
-        _ => Beginning::Other,
+        _ => FileHeader::Other,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sip::{HashKey, Mono, Now};
 
 use super::compaction::{Compaction, Step};
-use super::{Beginning, HEADER_LEN, Image, beginning, header};
+use super::{FileHeader, HEADER_LEN, Image, beginning, header};
 
 /// Where a log is kept. While the log is compacted, there is a second one beside it: its copy.
 pub trait Storage {
@@ -94,14 +94,14 @@ impl<S: Storage> Log<S> {
     ) -> Result<(Log<S>, Image), OpenError> {
         let mut bytes = storage.read()?;
         match beginning(&bytes) {
-            Beginning::Ours => {}
-            Beginning::Unfinished => {
+            FileHeader::Ours => {}
+            FileHeader::Unfinished => {
                 storage.truncate(0)?;
                 storage.append(&header())?;
                 bytes = header().to_vec();
             }
-            Beginning::Version(version) => return Err(OpenError::Version(version)),
-            Beginning::Other => return Err(OpenError::Other),
+            FileHeader::Version(version) => return Err(OpenError::Version(version)),
+            FileHeader::Other => return Err(OpenError::Other),
         }
         let image = Image::new(bytes, key);
         if image.report().cut > 0 {

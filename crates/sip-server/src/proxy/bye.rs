@@ -17,7 +17,7 @@ use super::target::Target;
 use super::token::{Signed, Token};
 use super::{Proxy, Stack};
 use crate::AorKey;
-use crate::calls::{Bye, Seen, Sides, tag_hash};
+use crate::calls::{Bye, ElementHashes, Sides, tag_hash};
 use crate::flow::FlowId;
 use crate::location::Binding;
 
@@ -29,8 +29,8 @@ const fn ends_dialog(code: u16) -> bool {
 
 impl Proxy {
     /// What is known of the element at the other end of a flow.
-    fn seen_at(&self, policy: &dyn Policy, flow: &Flow) -> Seen {
-        let seen = Seen::at(self.calls_key, flow.remote);
+    fn seen_at(&self, policy: &dyn Policy, flow: &Flow) -> ElementHashes {
+        let seen = ElementHashes::at(self.calls_key, flow.remote);
         seen.of_trunk(self.calls_key, policy.source_name(flow))
     }
 
@@ -139,7 +139,7 @@ impl Proxy {
         &mut self,
         key: ContextKey,
         is_accepted: bool,
-        reached: impl FnOnce(&Bye) -> Seen,
+        reached: impl FnOnce(&Bye) -> ElementHashes,
     ) {
         let context = self.contexts.get(key);
         if let Some(bye) = context.and_then(|context| context.admitted.bye.as_mut()) {
@@ -163,7 +163,9 @@ impl Proxy {
             return Sides::default();
         };
         let caller = context.base.as_ref().map(|base| base.from.flow.remote);
-        let caller = caller.map_or_else(Seen::default, |remote| Seen::at(calls_key, remote));
+        let caller = caller.map_or_else(ElementHashes::default, |remote| {
+            ElementHashes::at(calls_key, remote)
+        });
         let other_user = context.branches.get(branch).and_then(|it| it.other_user);
         if let Some(phone) = other_user.and_then(|user| self.phone_behind(message, user)) {
             return match phone {
@@ -186,7 +188,7 @@ impl Proxy {
         called = called.of_phone(calls_key, aor);
         match branch.binding_flow.as_deref().filter(|_| branch.is_phone) {
             Some(at) => {
-                let called = Seen::at(calls_key, at.flow.remote).of_phone(calls_key, aor);
+                let called = ElementHashes::at(calls_key, at.flow.remote).of_phone(calls_key, aor);
                 Sides::to_phone(tag, &called)
             }
             None => Sides::to_server(tag, &caller, &called),
@@ -196,7 +198,7 @@ impl Proxy {
     /// The phone of `user` that has sent this 2xx, and whether requests reach the phone by its flow. The 2xx has passed
     /// this server twice. A Record-Route value of the second pass names the phone. Later requests of the dialog pass
     /// this server once.
-    fn phone_behind(&self, response: &Message<'_>, user: AorKey) -> Option<(Seen, bool)> {
+    fn phone_behind(&self, response: &Message<'_>, user: AorKey) -> Option<(ElementHashes, bool)> {
         let call_id = response.call_id().ok()?;
         let routes = response.record_routes().filter_map(Result::ok);
         let mut signed = routes.filter_map(|route| match route.parse_uri().ok()? {
@@ -206,7 +208,7 @@ impl Proxy {
         let is_its = |signed: &Signed| signed.phone.is_some_and(|phone| phone.aor == user);
         let signed = signed.find(is_its)?;
         let seen = |id: FlowId| {
-            let phone = Seen::at(self.calls_key, id.flow.remote);
+            let phone = ElementHashes::at(self.calls_key, id.flow.remote);
             phone.of_phone(self.calls_key, Some(user))
         };
         match signed.token {

@@ -25,7 +25,7 @@ const PROXY: u64 = 1 << 63;
 const SLOT_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 31;
 /// Contexts that marks can name.
-pub(super) const MAX: usize = 1 << SLOT_BITS;
+pub(super) const MAX_CONTEXTS: usize = 1 << SLOT_BITS;
 /// The branch in the mark of a server transaction, which is none.
 const NO_BRANCH: u8 = u8::MAX;
 

@@ -589,7 +589,7 @@ pub(super) fn written(
     edits: &Edits<'_>,
     scratch: &mut [u8],
 ) -> Result<Vec<u8>, BuildError> {
-    const { assert!(SCRATCH < super::SCRATCH) };
+    const { assert!(SCRATCH < super::SCRATCH_BYTES) };
     let gathered = forward(message, edits, scratch)?;
     Ok(gathered.slices().concat())
 }

@@ -63,7 +63,7 @@ pub use policy::{
 };
 pub use proof::RouteProof;
 pub use push::{PushConfig, PushRequest, Pushes};
-pub use session::{LEAST_MIN_SE, SessionTimer};
+pub use session::{LOWEST_MIN_SE, SessionTimer};
 
 pub use preview::{Preview, PreviewTarget};
 
@@ -86,7 +86,7 @@ use token::RouteTokens;
 const TICK_NS: u64 = 100_000_000;
 
 /// Header lines and Via fields of one message.
-const SCRATCH: usize = 66 << 10;
+const SCRATCH_BYTES: usize = 66 << 10;
 
 /// What a proxy works with.
 pub struct Stack<'s> {
@@ -193,7 +193,7 @@ impl Proxy {
             inputs: Vec::new(),
             caller: Vec::new(),
             spans: Some(Box::default()),
-            scratch: Some(vec![0; SCRATCH].into()),
+            scratch: Some(vec![0; SCRATCH_BYTES].into()),
             answer_with: trunk::ChallengeResponder::new(key, run),
             waking: Vec::new(),
             media: media::Media::default(),
@@ -579,7 +579,7 @@ impl Proxy {
     ) -> Result<ContextKey, AcceptError> {
         let method = request.message.method();
         let (is_invite, is_bye) = (method == Some(Method::Invite), method == Some(Method::Bye));
-        let most = self.config.most.min(context::MAX);
+        let most = self.config.most.min(context::MAX_CONTEXTS);
         if self.contexts.len() >= most {
             let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
             let _ = engine.answer_statelessly(request, &reply);

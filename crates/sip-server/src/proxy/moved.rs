@@ -33,7 +33,7 @@ use crate::registrar::{instance, is_same_instance};
 use crate::{Aor, AorKey};
 
 /// Bytes of an instance or a Call-ID that identify a phone.
-const MAX: usize = 255;
+const MAX_ID_BYTES: usize = 255;
 
 /// Where a request for a phone goes.
 #[expect(
@@ -102,7 +102,7 @@ impl Proxy {
         match (only, flow.flow.connection) {
             (None, _) => Moved::No,
             (Some(target), None) => Moved::Here(aor, target),
-            // If the connection is there after all, the request goes by it.
+            // If the connection still exists, the request uses it.
             (Some(target), Some(_)) => {
                 let mut first = Target::by_flow(&routed.uri, flow);
                 first.others.push(target);
@@ -217,8 +217,8 @@ pub(super) fn hash_of(binding: &Binding) -> u64 {
 
 /// The same for all runs; tokens have a keyed hash of it.
 fn hash(kind: u8, text: &[u8]) -> u64 {
-    let mut bytes = [0; 1 + MAX];
-    let len = text.len().min(MAX);
+    let mut bytes = [0; 1 + MAX_ID_BYTES];
+    let len = text.len().min(MAX_ID_BYTES);
     bytes[0] = kind;
     bytes[1..=len].copy_from_slice(&text[..len]);
     if kind == b'i' {

@@ -19,7 +19,9 @@ use sip::{Message, Mono};
 use super::calls::note_attempt;
 use super::context::{Base, Branch, ContextKey};
 use super::policy::Policy;
-use super::request::{Decision, Named, ReceivedRequest, Wants, forward, named_by, push_for};
+use super::request::{
+    BindingFilter, Decision, Named, ReceivedRequest, forward, named_by, push_for,
+};
 use super::route::Routed;
 use super::sender::Sender;
 use super::target::Target;
@@ -78,7 +80,7 @@ impl Proxy {
             Named::Elsewhere(worker) => return Ok(Decision::Elsewhere(worker)),
             _ => return Err(Refusal::of(404, "")),
         };
-        let wanted = Wants {
+        let wanted = BindingFilter {
             uri: &routed.uri,
             number,
             reach: AllowedDestination::Near(flow.remote.ip()),

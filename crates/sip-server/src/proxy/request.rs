@@ -226,7 +226,7 @@ impl Proxy {
             Named::Elsewhere(worker) => return Ok(Instance::Elsewhere(worker)),
             _ => return Err(Refusal::of(404, "")),
         };
-        let wanted = Wants {
+        let wanted = BindingFilter {
             uri: &routed.uri,
             number,
             reach,
@@ -305,7 +305,7 @@ impl Proxy {
         }
         let (contacts, aor) = match named {
             Named::Address { aor, number, .. } => {
-                let wanted = Wants {
+                let wanted = BindingFilter {
                     uri: called,
                     number,
                     reach,
@@ -401,7 +401,7 @@ impl Proxy {
         &self,
         now: Now,
         aor: &Aor,
-        wanted: &Wants<'_>,
+        wanted: &BindingFilter<'_>,
         policy: &mut dyn Policy,
     ) -> Result<Option<Contacts>, Refusal> {
         let bindings = match policy.find(now, aor) {
@@ -624,7 +624,7 @@ fn route(
 }
 
 /// Which bindings are looked for.
-pub(super) struct Wants<'a> {
+pub(super) struct BindingFilter<'a> {
     pub(super) uri: &'a [u8],
     pub(super) number: Option<u64>,
     pub(super) reach: AllowedDestination,

@@ -4,14 +4,14 @@ use sip::header::HeaderKind;
 use sip::{Message, Method};
 
 /// RFC 4028 §5: "The minimum value for the Min-SE header field is 90 seconds", which is also its default.
-pub const LEAST_MIN_SE: u32 = 90;
+pub const LOWEST_MIN_SE: u32 = 90;
 
 /// Which session intervals a proxy asks for, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionTimer {
     /// The greatest interval, and that of requests without one.
     pub expires: u32,
-    /// The smallest interval: at least [`LEAST_MIN_SE`], at most `expires`.
+    /// The smallest interval: at least [`LOWEST_MIN_SE`], at most `expires`.
     pub min: u32,
 }
 
@@ -70,13 +70,13 @@ pub(super) fn of_request(
     timer: SessionTimer,
 ) -> Result<(RefreshRequest, SessionChanges), TooSmall> {
     let is_supported = supports_timer(message);
-    let least = timer.min.max(LEAST_MIN_SE);
+    let least = timer.min.max(LOWEST_MIN_SE);
     let min_se = seconds(message, HeaderKind::MinSe);
     let asked = message
         .header(HeaderKind::SessionExpires)
         .and_then(|header| parse(header.value));
     let mut changes = SessionChanges::default();
-    let mut lowest = min_se.unwrap_or(LEAST_MIN_SE);
+    let mut lowest = min_se.unwrap_or(LOWEST_MIN_SE);
     if let Some((interval, _)) = asked
         && interval < least
     {
@@ -131,7 +131,7 @@ pub(super) fn of_success(message: &Message<'_>, asked: RefreshRequest) -> (Optio
 /// The header line of a 422.
 pub(super) fn min_se(timer: SessionTimer) -> Vec<u8> {
     let mut lines = Vec::new();
-    write(&mut lines, "Min-SE", timer.min.max(LEAST_MIN_SE), b"");
+    write(&mut lines, "Min-SE", timer.min.max(LOWEST_MIN_SE), b"");
     lines
 }
 

@@ -51,7 +51,7 @@ pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
 pub(super) enum Token {
     /// The request goes where its Request-URI, or the next Route, leads.
     Pass,
-    /// The request goes by this flow.
+    /// The request uses this flow.
     Flow(FlowId),
     /// The request goes where its Request-URI leads, which may be the address of this flow.
     Near(FlowId),

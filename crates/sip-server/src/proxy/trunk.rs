@@ -50,7 +50,7 @@ impl FailureReason {
 }
 
 /// Bytes of the longest credentials.
-const CREDENTIALS: usize = 4096;
+const MAX_CREDENTIALS_BYTES: usize = 4096;
 
 /// Answers challenges of trunks.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl ChallengeResponder {
             count: 1,
             cnonce: cnonce.as_bytes(),
         };
-        let mut buffer = [0; CREDENTIALS];
+        let mut buffer = [0; MAX_CREDENTIALS_BYTES];
         let mut line = Builder::fields(&mut buffer);
         answer.write(&mut line, answers);
         Some(line.finish_fields().ok()?.into())

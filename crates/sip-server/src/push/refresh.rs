@@ -10,7 +10,7 @@ use crate::Aor;
 use crate::location::Binding;
 
 /// RFC 8599 §5.5 recommends that a phone is notified at least so long before its binding ends.
-pub const LEAST_LEAD: Duration = Duration::from_secs(120);
+pub const RECOMMENDED_LEAD: Duration = Duration::from_secs(120);
 
 /// The media feature tag of a contact whose phone refreshes by itself (RFC 8599 §4.1.4).
 pub(crate) const REFRESHES_ITSELF: &[u8] = b"+sip.pnsreg";
@@ -22,7 +22,7 @@ pub struct RefreshConfig {
     pub providers: Vec<String>,
     /// How long before its binding ends a phone is notified. If it has not refreshed, it is notified again when half of
     /// this time is left, and a quarter. A phone that refreshes by itself must do so by then; for it, the time is
-    /// [`LEAST_LEAD`] if that is shorter.
+    /// [`RECOMMENDED_LEAD`] if that is shorter.
     pub lead: Duration,
 }
 
@@ -35,7 +35,7 @@ impl RefreshConfig {
         let is_dated = binding.updated() > Mono(0);
         let is_short = is_dated && binding.expires().since(binding.updated()) <= self.lead;
         let lead = match refreshes_itself(binding.params()) {
-            true => self.lead.min(LEAST_LEAD),
+            true => self.lead.min(RECOMMENDED_LEAD),
             false => self.lead,
         };
         let lead = u64::try_from(lead.as_nanos()).unwrap_or(u64::MAX);

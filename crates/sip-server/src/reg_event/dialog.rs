@@ -103,7 +103,7 @@ pub(super) struct Head {
 }
 
 /// Bytes of the longest head: a longer one belongs to no subscriber.
-const LONGEST: usize = 8 << 10;
+const MAX_HEAD_BYTES: usize = 8 << 10;
 
 impl Head {
     /// Of the dialog that a SUBSCRIBE begins or refreshes. `contact` is this server's, a whole line.
@@ -114,7 +114,7 @@ impl Head {
         let response = response_of(message, tag).ok()?;
         let mut spans = Box::<Spans>::default();
         let response = Message::parse(&response, &mut spans).ok()?;
-        let mut written = vec![0; LONGEST];
+        let mut written = vec![0; MAX_HEAD_BYTES];
         let notify = request_of_uas(&mut written, Method::Notify, &response, target, 1).ok()?;
         let next_hop = notify.next_hop.into();
         const CSEQ: &[u8] = b"\r\nCSeq: ";
@@ -138,7 +138,7 @@ impl Head {
 
 /// A response with this To tag, from which the dialog is made. It has only the fields that a dialog requires.
 fn response_of(request: &Message<'_>, tag: &[u8]) -> Result<Vec<u8>, BuildError> {
-    let mut buffer = vec![0; LONGEST];
+    let mut buffer = vec![0; MAX_HEAD_BYTES];
     let mut lines = Builder::fields(&mut buffer);
     for kind in [
         HeaderKind::Via,

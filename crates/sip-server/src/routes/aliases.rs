@@ -53,7 +53,7 @@ pub struct Aliases(HashMap<Box<[u8]>, Box<[u8]>>);
 type Address = Box<[u8]>;
 
 /// The aliases of a list that can be used together. An alias never changes what an earlier one does.
-struct Chains<'l> {
+struct ResolvedAliases<'l> {
     list: &'l [Alias],
     /// Where each alias leads, with the place of its entry in the list.
     next: HashMap<Address, (usize, Address)>,
@@ -61,7 +61,7 @@ struct Chains<'l> {
     longest: HashMap<Address, (usize, usize)>,
 }
 
-impl Chains<'_> {
+impl ResolvedAliases<'_> {
     /// Adds the entry at this place, if it can be used with those before.
     fn add(&mut self, place: usize, domains: &Domains) -> Result<(), AliasError> {
         let Alias { alias, aor } = &self.list[place];
@@ -127,7 +127,7 @@ impl Aliases {
     #[must_use]
     pub fn new(list: &[Alias], domains: &Domains) -> (Aliases, Vec<(usize, AliasError)>) {
         let mut wrong = Vec::new();
-        let mut chains = Chains {
+        let mut chains = ResolvedAliases {
             list,
             next: HashMap::with_capacity(list.len()),
             longest: HashMap::new(),

@@ -13,7 +13,7 @@ use super::table::Table;
 
 /// A probe fails without a response within this time, or within its interval if that is less. This is less than Timer F
 /// (32 s), to detect a failure early.
-const TIMEOUT: Duration = Duration::from_secs(4);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// One address that is probed.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Prober {
             }
             self.next_number = number.wrapping_add(1);
             probed.waits_for = Some(number);
-            probed.due = now.plus(TIMEOUT.min(probed.interval));
+            probed.due = now.plus(PROBE_TIMEOUT.min(probed.interval));
             return Some(Probe {
                 number,
                 trunk: probed.trunk,

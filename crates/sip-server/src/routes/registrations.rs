@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 const LONGEST_EXPIRES: u32 = 86_400;
 
 /// Bytes of the longest credentials.
-const CREDENTIALS: usize = 4096;
+const MAX_CREDENTIALS_BYTES: usize = 4096;
 
 /// A REGISTER that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +250,7 @@ impl Registrations {
         self.refused(now, place, code, pause.filter(|_| code == 503));
     }
 
-    /// A REGISTER has no response.
+    /// A REGISTER got no response.
     pub fn failed(&mut self, now: Mono, number: u32) {
         let place = self.all.iter().position(|it| it.waits_for == Some(number));
         let Some(place) = place else {
@@ -394,7 +394,7 @@ impl Registration {
             count: 1,
             cnonce: cnonce.as_bytes(),
         };
-        let mut buffer = [0; CREDENTIALS];
+        let mut buffer = [0; MAX_CREDENTIALS_BYTES];
         let mut line = Builder::fields(&mut buffer);
         answer.write(&mut line, answers);
         self.answer = String::from_utf8(line.finish_fields().ok()?.to_vec()).ok()?;

@@ -5,7 +5,7 @@ use sip::uri::escape_user;
 use super::config::Route;
 
 /// A rewritten user part is no longer than this.
-const MAX: usize = 512;
+const MAX_USER_BYTES: usize = 512;
 
 /// The user part that a route makes of this one; `None` if nothing is left, or it is too long.
 pub(super) fn user(route: &Route, called: &[u8]) -> Option<Vec<u8>> {
@@ -14,7 +14,7 @@ pub(super) fn user(route: &Route, called: &[u8]) -> Option<Vec<u8>> {
         None => called.get(usize::from(route.strip)..)?,
     };
     let user = [route.add.as_bytes(), rest].concat();
-    (!user.is_empty() && user.len() <= MAX).then_some(user)
+    (!user.is_empty() && user.len() <= MAX_USER_BYTES).then_some(user)
 }
 
 /// A user part with escapes, as [`uri`] needs it.
@@ -60,7 +60,7 @@ mod tests {
             &*uri(true, &escaped(b"+49"), b"h.example"),
             b"sips:+49@h.example"
         );
-        let escapes = escaped(&[b' '; MAX]);
-        assert_eq!(escapes, b"%20".repeat(MAX));
+        let escapes = escaped(&[b' '; MAX_USER_BYTES]);
+        assert_eq!(escapes, b"%20".repeat(MAX_USER_BYTES));
     }
 }

@@ -73,23 +73,23 @@ pub struct Table {
     pub(super) prefixes: PrefixIndex,
     /// The routes without a prefix.
     pub(super) others: Vec<u32>,
-    asked: Asked,
+    asked: UsedConditions,
     /// The media of calls through some trunk go through a relay.
     has_relays: bool,
 }
 
 /// What the conditions of all routes look at, besides the Request-URI and the trunk that a request comes from.
 #[derive(Debug, Default)]
-struct Asked {
+struct UsedConditions {
     /// The names of header fields.
     headers: BTreeSet<String>,
     users: bool,
     networks: bool,
 }
 
-impl Asked {
-    fn of(routes: &[Compiled]) -> Asked {
-        let mut asked = Asked::default();
+impl UsedConditions {
+    fn of(routes: &[Compiled]) -> UsedConditions {
+        let mut asked = UsedConditions::default();
         for Compiled { route, .. } in routes {
             let names = route.headers.iter().map(|it| it.name.to_ascii_lowercase());
             asked.headers.extend(names);
@@ -136,7 +136,7 @@ impl Table {
             pairs.extend(prefixes.map(|prefix| (prefix.as_bytes(), number)));
         }
         Ok(Table {
-            asked: Asked::of(&routes),
+            asked: UsedConditions::of(&routes),
             generation: earlier.map_or(0, |earlier| earlier.generation.wrapping_add(1)),
             prefixes: PrefixIndex::new(pairs),
             others,

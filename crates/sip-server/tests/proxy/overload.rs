@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sip::congestion::{Backlog, Config, Peer};
+use sip::congestion::{Backlog, Config, WeightedSource};
 use sip::flow::Transport;
 use sip::{Mono, Now};
 
@@ -18,7 +18,7 @@ fn overload(world: &mut World) {
     let now = world.now;
     let engine = &mut world.nodes[PROXY].engine;
     engine.configure_congestion(Config {
-        peers: vec![Peer {
+        peers: vec![WeightedSource {
             address: address(UAC).ip(),
             prefix: 32,
             weight: 100,

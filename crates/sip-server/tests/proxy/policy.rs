@@ -8,8 +8,8 @@ use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{HashKey, Host, Message, Mono, Now};
 use sip_server::calls::{
-    Bye, CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Limit,
-    Numbers, Span, Ticket,
+    Bye, CallEnd, CallRecord, Counted, Counters, DialogId, DialogLifetime, Dialogs, EndedBy,
+    Exceeded, Limit, Numbers, Ticket,
 };
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
@@ -88,8 +88,8 @@ impl CallPolicy {
     }
 }
 
-fn span(session: Option<Duration>) -> Span {
-    Span {
+fn lifetime(session: Option<Duration>) -> DialogLifetime {
+    DialogLifetime {
         session,
         most: Duration::from_secs(3600),
     }
@@ -129,7 +129,8 @@ impl Calls for TestPolicy {
         counted: Counted,
     ) {
         let earlier = self.calls.as_ref();
-        let earlier = earlier.and_then(|it| it.dialogs.begin(now, dialog, span(session), counted));
+        let earlier =
+            earlier.and_then(|it| it.dialogs.begin(now, dialog, lifetime(session), counted));
         if let Some(record) = earlier {
             self.call_ended(now, &record, EndedBy::Expiry.into());
         }
@@ -137,7 +138,9 @@ impl Calls for TestPolicy {
 
     fn refreshed(&mut self, now: Mono, dialog: DialogId, session: Option<Duration>) {
         if let Some(calls) = &self.calls {
-            calls.dialogs.refresh(now, dialog, span(session), |_| {});
+            calls
+                .dialogs
+                .refresh(now, dialog, lifetime(session), |_| {});
         }
     }
 

@@ -44,7 +44,7 @@ impl<'a> Iterator for ViaFields<'a> {
 }
 
 impl<'a> Answerable<'a> {
-    /// The topmost Via, by which the response goes. If its parameters are malformed, it is without them.
+    /// The topmost Via, which says where the response goes. Malformed parameters are left out.
     #[must_use]
     pub const fn top_via(&self) -> &Via<'a> {
         &self.top

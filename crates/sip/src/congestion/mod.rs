@@ -36,6 +36,6 @@ pub use controller::{Admission, Backlog, Config, Controller, ShedCounts};
 pub use downstream::{Downstream, Feedback};
 pub use filter::Filter;
 pub use proof::{ProofFields, RequestProof};
-pub use sources::{HASHED_PLACES, MAX_PEERS, PLACES, Peer, SourceCounts};
+pub use sources::{HASHED_PLACES, MAX_PEERS, PLACES, SourceCounts, WeightedSource};
 pub(crate) use upstream::is_oc_parameter;
 pub use upstream::{OcReply, offers_loss};

@@ -452,7 +452,7 @@ fn a_flooder_takes_nothing_from_those_who_ask_for_little() {
 
 #[test]
 fn a_thousand_forged_sources_do_not_shut_out_a_trunk() {
-    let peer = Peer {
+    let peer = WeightedSource {
         address: [203, 0, 113, 0].into(),
         prefix: 24,
         weight: 4,
@@ -503,7 +503,7 @@ fn a_flood_of_emergency_calls_shuts_out_neither_others_nor_other_emergency_calls
                 source: transport,
             },
         ];
-        let trunk = Peer {
+        let trunk = WeightedSource {
             address: [203, 0, 113, 0].into(),
             prefix: 24,
             weight: 1,

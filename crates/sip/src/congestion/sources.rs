@@ -26,7 +26,7 @@ pub const PLACES: usize = HASHED_PLACES + MAX_PEERS;
 
 /// A configured peer: a carrier, a trunk, another proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct WeightedSource {
     /// Its network.
     pub address: IpAddr,
     /// Leading bits of `address` that count: 0 to 32, or 0 to 128.
@@ -35,7 +35,7 @@ pub struct Peer {
     pub weight: u16,
 }
 
-impl Peer {
+impl WeightedSource {
     /// The network as an IPv6 address (IPv4 is mapped to `::ffff:0:0/96`) and its length: 0 to 128.
     #[must_use]
     pub fn network(&self) -> (u128, u8) {
@@ -67,17 +67,17 @@ fn mask(length: u8) -> u128 {
 
 /// The configured peers, the longest prefix first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Peers(Vec<Peer>);
+pub(super) struct WeightedSources(Vec<WeightedSource>);
 
-impl Peers {
+impl WeightedSources {
     /// The first [`MAX_PEERS`] of them.
-    pub(super) fn new(peers: &[Peer]) -> Peers {
+    pub(super) fn new(peers: &[WeightedSource]) -> WeightedSources {
         let mut peers = peers[..peers.len().min(MAX_PEERS)].to_vec();
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.network().1));
-        Peers(peers)
+        WeightedSources(peers)
     }
 
-    pub(super) fn all(&self) -> &[Peer] {
+    pub(super) fn all(&self) -> &[WeightedSource] {
         &self.0
     }
 
@@ -129,7 +129,7 @@ impl Peers {
     }
 }
 
-/// See [`Peers::levels`].
+/// See [`WeightedSources::levels`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Levels {
     /// For each unit of a peer's weight, and for all other sources together.
@@ -296,7 +296,7 @@ impl Fairness {
     }
 
     /// The place of a source in this window.
-    pub(super) fn place(&mut self, now: Mono, peers: &Peers, source: IpAddr) -> usize {
+    pub(super) fn place(&mut self, now: Mono, peers: &WeightedSources, source: IpAddr) -> usize {
         self.turn(now);
         peers.place(source, self.keys).0
     }
@@ -315,7 +315,7 @@ impl Fairness {
         &mut self,
         now: Mono,
         class: Class,
-        (peers, source): (&Peers, IpAddr),
+        (peers, source): (&WeightedSources, IpAddr),
         per_second: f64,
     ) -> (Class, bool) {
         if class < Class::Priority {
@@ -331,7 +331,7 @@ impl Fairness {
         }
         let most = capacity * PRIORITY_PART;
         let is_within = f64::from(self.all_priority) < most
-            // `Peers::place` returns a place of this array.
+            // `WeightedSources::place` returns a place of this array.
             && f64::from(self.priority[place]) < most * PRIORITY_OF_SOURCE;
         match is_within {
             true => (class, true),
@@ -341,7 +341,7 @@ impl Fairness {
 
     /// A request of this class was accepted, in an overload. Emergency calls do not count towards shares. Otherwise
     /// forged sources of emergency calls would make the shares of others smaller.
-    pub(super) fn count_class(&mut self, class: Class, peers: &Peers, source: IpAddr) {
+    pub(super) fn count_class(&mut self, class: Class, peers: &WeightedSources, source: IpAddr) {
         match class {
             Class::New | Class::Continuing => {}
             Class::Priority => {
@@ -358,7 +358,7 @@ impl Fairness {
     pub(super) fn is_below_share(
         &mut self,
         now: Mono,
-        (peers, source): (&Peers, IpAddr),
+        (peers, source): (&WeightedSources, IpAddr),
         per_second: f64,
     ) -> bool {
         let place = self.place(now, peers, source);
@@ -367,31 +367,31 @@ impl Fairness {
         let all_weight = seen.peer_weight.max(before.peer_weight) + others.min(1.0);
         let weight = peers.weight(place).unwrap_or_else(|| 1.0 / others.max(1.0));
         let capacity = per_second * WINDOW.as_secs_f64() * SHARED;
-        // `Peers::place` returns a place of this array.
+        // `WeightedSources::place` returns a place of this array.
         f64::from(self.accepted[place]) < capacity * weight / all_weight.max(weight)
     }
 
     /// A message of the source was accepted.
-    pub(super) fn count(&mut self, now: Mono, peers: &Peers, source: IpAddr) {
+    pub(super) fn count(&mut self, now: Mono, peers: &WeightedSources, source: IpAddr) {
         let place = self.place(now, peers, source);
         self.count_at(peers, place);
     }
 
     /// Counts it towards the limit of its source at all workers, too.
-    pub(super) fn count_for_limit(&mut self, now: Mono, peers: &Peers, source: IpAddr) {
+    pub(super) fn count_for_limit(&mut self, now: Mono, peers: &WeightedSources, source: IpAddr) {
         let place = self.place(now, peers, source);
         self.counts.add(self.window, place);
     }
 
     /// A message goes to another worker, which counts it again.
-    pub(super) fn uncount_for_limit(&mut self, now: Mono, peers: &Peers, source: IpAddr) {
+    pub(super) fn uncount_for_limit(&mut self, now: Mono, peers: &WeightedSources, source: IpAddr) {
         let place = self.place(now, peers, source);
         self.counts.remove(self.window, place);
     }
 
     /// The same as [`Self::count`] for a place of this window.
-    pub(super) fn count_at(&mut self, peers: &Peers, place: usize) {
-        // `Peers::place` returns a place of this array.
+    pub(super) fn count_at(&mut self, peers: &WeightedSources, place: usize) {
+        // `WeightedSources::place` returns a place of this array.
         let counter = &mut self.accepted[place];
         if *counter == 0 {
             match peers.weight(place) {
@@ -435,15 +435,15 @@ mod tests {
         [192, 0, 2, last].into()
     }
 
-    fn fairness() -> (Fairness, Peers) {
-        let transport = Peer {
+    fn fairness() -> (Fairness, WeightedSources) {
+        let transport = WeightedSource {
             address: [203, 0, 113, 0].into(),
             prefix: 24,
             weight: 2,
         };
         (
             Fairness::new(SourceCounts::new(HashKey::new([1; 16]))),
-            Peers::new(&[transport]),
+            WeightedSources::new(&[transport]),
         )
     }
 
@@ -509,12 +509,12 @@ mod tests {
 
     #[test]
     fn levels_give_what_little_asks_for_and_share_the_rest_by_weight() {
-        let peer = |last, weight| Peer {
+        let peer = |last, weight| WeightedSource {
             address: source(last),
             prefix: 32,
             weight,
         };
-        let peers = Peers::new(&[peer(1, 1), peer(2, 3), peer(3, 1)]);
+        let peers = WeightedSources::new(&[peer(1, 1), peer(2, 3), peer(3, 1)]);
         let place = |last| peers.place(source(last), [3, 5]).0;
         let mut asked = [0.0; PLACES];
         asked[place(1)] = 1000.0;
@@ -534,12 +534,12 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_of_a_peer_counts_and_ipv4_is_not_ipv6() {
-        let peer = |address: &str, prefix| Peer {
+        let peer = |address: &str, prefix| WeightedSource {
             address: address.parse().unwrap(),
             prefix,
             weight: 1,
         };
-        let peers = Peers::new(&[
+        let peers = WeightedSources::new(&[
             peer("192.0.0.0", 8),
             peer("192.0.2.0", 24),
             peer("2001:db8::", 32),

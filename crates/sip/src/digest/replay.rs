@@ -12,7 +12,7 @@ const WAYS: usize = 4;
 
 /// What the use of a nonce is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Use {
+pub enum NonceUse {
     /// The first of this count.
     Fresh,
     /// The count was used already, or is too old to decide: challenge again with `stale=true`.
@@ -53,11 +53,11 @@ impl Replay {
     }
 
     /// Notes that a nonce was answered rightly with this count.
-    pub fn note(&mut self, id: u64, issued_unix_s: u64, count: u32) -> Use {
+    pub fn note(&mut self, id: u64, issued_unix_s: u64, count: u32) -> NonceUse {
         let sets = self.sets.len() as u64;
         // The identity is a MAC: its bits are as good as random, and nobody chooses them.
         let Some(set) = self.sets.get_mut((id % sets) as usize) else {
-            return Use::Used;
+            return NonceUse::Used;
         };
         let is_it = |entry: &&mut Entry| {
             entry.window != 0 && entry.id == id && entry.issued_unix_s == issued_unix_s
@@ -66,15 +66,15 @@ impl Replay {
             return entry.note(count);
         }
         if issued_unix_s <= set.floor_unix_s {
-            return Use::Used;
+            return NonceUse::Used;
         }
         let age = |entry: &&mut Entry| (entry.window != 0, entry.issued_unix_s);
         let Some(oldest) = set.entries.iter_mut().min_by_key(age) else {
-            return Use::Used;
+            return NonceUse::Used;
         };
         if oldest.window != 0 {
             if issued_unix_s < oldest.issued_unix_s {
-                return Use::Used;
+                return NonceUse::Used;
             }
             set.floor_unix_s = set.floor_unix_s.max(oldest.issued_unix_s);
         }
@@ -84,23 +84,23 @@ impl Replay {
             window: 1,
             highest: count,
         };
-        Use::Fresh
+        NonceUse::Fresh
     }
 }
 
 impl Entry {
-    fn note(&mut self, count: u32) -> Use {
+    fn note(&mut self, count: u32) -> NonceUse {
         if let Some(ahead @ 1..) = count.checked_sub(self.highest) {
             self.window = self.window.checked_shl(ahead).unwrap_or(0) | 1;
             self.highest = count;
-            return Use::Fresh;
+            return NonceUse::Fresh;
         }
         let bit = 1_u64.checked_shl(self.highest - count).unwrap_or(0);
         if bit == 0 || self.window & bit != 0 {
-            return Use::Used;
+            return NonceUse::Used;
         }
         self.window |= bit;
-        Use::Fresh
+        NonceUse::Fresh
     }
 }
 
@@ -113,22 +113,22 @@ mod tests {
     fn each_count_is_good_once_in_any_order_of_the_last_64() {
         let mut replay = Replay::new(1);
         for (count, expected) in [
-            (1, Use::Fresh),
-            (1, Use::Used),
-            (3, Use::Fresh),
-            (2, Use::Fresh),
-            (2, Use::Used),
-            (66, Use::Fresh),
-            (3, Use::Used),
-            (4, Use::Fresh),
-            (2, Use::Used),
-            (200, Use::Fresh),
-            (66, Use::Used),
-            (137, Use::Fresh),
-            (136, Use::Used),
-            (u32::MAX, Use::Fresh),
-            (u32::MAX, Use::Used),
-            (0, Use::Used),
+            (1, NonceUse::Fresh),
+            (1, NonceUse::Used),
+            (3, NonceUse::Fresh),
+            (2, NonceUse::Fresh),
+            (2, NonceUse::Used),
+            (66, NonceUse::Fresh),
+            (3, NonceUse::Used),
+            (4, NonceUse::Fresh),
+            (2, NonceUse::Used),
+            (200, NonceUse::Fresh),
+            (66, NonceUse::Used),
+            (137, NonceUse::Fresh),
+            (136, NonceUse::Used),
+            (u32::MAX, NonceUse::Fresh),
+            (u32::MAX, NonceUse::Used),
+            (0, NonceUse::Used),
         ] {
             assert_eq!(replay.note(7, 100, count), expected, "{count}");
         }
@@ -143,7 +143,9 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let nonce = (seed >> 33) % 64 + step / 100;
             let (issued, count) = (nonce / 4, (seed >> 20) as u32 % 8 + 1);
-            if replay.note(nonce.wrapping_mul(0x9E37_79B9_7F4A_7C15), issued, count) == Use::Fresh {
+            if replay.note(nonce.wrapping_mul(0x9E37_79B9_7F4A_7C15), issued, count)
+                == NonceUse::Fresh
+            {
                 assert!(taken.insert((nonce, count)), "{nonce} {count}");
                 fresh += 1;
             }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{
-    Algorithm, Ha1, NonceCheck, NonceKeys, Proof, Qop, Use, inside_quotes, means, unescaped,
+    Algorithm, Ha1, NonceCheck, NonceKeys, NonceUse, Proof, Qop, inside_quotes, means, unescaped,
     write_quoted,
 };
 use crate::Method;
@@ -296,7 +296,7 @@ impl Server<'_> {
         asked: &DigestRequest<'_>,
         ha1: Option<&Ha1>,
         now_unix_s: u64,
-        note: impl FnOnce(u64, u64, u32) -> Use,
+        note: impl FnOnce(u64, u64, u32) -> NonceUse,
     ) -> Outcome {
         let Some(algorithm) = credentials.algorithm else {
             return Outcome::Denied;
@@ -315,8 +315,8 @@ impl Server<'_> {
             return Outcome::Stale;
         };
         match note(id, issued_unix_s, count) {
-            Use::Fresh => Outcome::Accepted,
-            Use::Used => Outcome::Stale,
+            NonceUse::Fresh => Outcome::Accepted,
+            NonceUse::Used => Outcome::Stale,
         }
     }
 
@@ -329,7 +329,7 @@ impl Server<'_> {
         asked: &DigestRequest<'_>,
         (keys, rounds): (&'k [Ha1], usize),
         now_unix_s: u64,
-        note: impl Fn(u64, u64, u32) -> Use,
+        note: impl Fn(u64, u64, u32) -> NonceUse,
     ) -> (Outcome, Option<&'k Ha1>) {
         let mut keys = keys.iter();
         let mut round = 0;
@@ -344,8 +344,8 @@ impl Server<'_> {
         }
     }
 
-    /// Whether it is time for another nonce: half of this one's life is over. With the next one in [`Server::confirm`]
-    /// a client is never sent away with a stale nonce.
+    /// Whether the client needs another nonce, because more than half of the lifetime of this one is over. If
+    /// [`Server::confirm`] announces it (`nextnonce`), the client never gets a 401 because its nonce is stale.
     #[must_use]
     pub fn needs_new_nonce(
         &self,

@@ -43,7 +43,7 @@ pub struct RecordRoute<'a> {
 
 /// The same, as it is kept.
 #[derive(Debug)]
-pub(super) struct KeptRoute {
+pub(super) struct StoredRoute {
     kind: HeaderKind,
     params: &'static [u8],
     user: Box<[u8]>,
@@ -52,9 +52,9 @@ pub(super) struct KeptRoute {
     unless: Option<(ListenerKey, Transport)>,
 }
 
-impl KeptRoute {
-    pub(super) fn of(route: &RecordRoute<'_>) -> Box<KeptRoute> {
-        Box::new(KeptRoute {
+impl StoredRoute {
+    pub(super) fn of(route: &RecordRoute<'_>) -> Box<StoredRoute> {
+        Box::new(StoredRoute {
             kind: route.kind,
             params: route.params,
             user: route.user.into(),
@@ -116,7 +116,7 @@ impl Dispatcher {
             return Err(DispatchError::Full);
         }
         let mut request = Request::new(order)?;
-        request.record_route = forwarding.record_route.as_ref().map(KeptRoute::of);
+        request.record_route = forwarding.record_route.as_ref().map(StoredRoute::of);
         request.only_by_flow = forwarding.only_by_flow;
         request.ends_with_flow = forwarding.ends_with_flow;
         Ok(self.start(now, engine, request, order.flow))

@@ -237,7 +237,7 @@ pub struct Stats {
     pub requests: u64,
     /// Attempts after the first.
     pub failed_over: u64,
-    /// Requests that came to no response.
+    /// Requests that got no response.
     pub failed: u64,
     /// Requests whose targets were forbidden destinations.
     pub forbidden: u64,

@@ -1,6 +1,6 @@
 //! One request on its way: from its URI to servers, and from one server to the next.
 
-use super::forwarding::KeptRoute;
+use super::forwarding::StoredRoute;
 use super::outgoing::{
     AllowedDestination, DispatchError, DispatchFailure, Failure, OutgoingRequest, SendFrom,
 };
@@ -36,8 +36,8 @@ pub(super) struct Request {
     is_invite: bool,
     pub(super) is_ack: bool,
     /// What a proxy puts on top.
-    pub(super) record_route: Option<Box<KeptRoute>>,
-    /// It goes by its flow or not at all.
+    pub(super) record_route: Option<Box<StoredRoute>>,
+    /// It uses its flow, or fails.
     pub(super) only_by_flow: bool,
     /// It fails with its flow, also after a provisional response.
     pub(super) ends_with_flow: bool,

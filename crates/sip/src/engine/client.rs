@@ -163,7 +163,7 @@ impl Engine {
         let branch = (&branch, out.loop_check);
         let built = compose::request(&mut self.scratch, out.pieces, &signature, branch, oc);
         let length = built.map_err(|_| RequestError::Malformed)?.len();
-        if length > store::LONGEST {
+        if length > store::MAX_MESSAGE_BYTES {
             return Err(RequestError::Malformed);
         }
         Ok(length)

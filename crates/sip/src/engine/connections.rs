@@ -19,7 +19,7 @@ const MAX_CONNECTING: usize = 1024;
 /// Messages that wait for one.
 const MAX_WAITING: usize = 1024;
 /// How often idle connections are looked for.
-pub(super) const SWEEP: Duration = Duration::from_secs(10);
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Addresses that one connection may be an alias for, of each of its names.
 const MAX_ALIASES: usize = 4;
@@ -166,7 +166,7 @@ impl Connections {
         (unanswered, newest)
     }
 
-    /// A connection came to be; `opened_for` if it was we who opened it.
+    /// A connection is established. `opened_for`: this side has opened it.
     pub(super) fn add(&mut self, now: Mono, flow: &Flow, opened_for: Option<&Destination>) {
         let Some(key) = flow.connection else { return };
         let ours = opened_for.is_some();
@@ -334,7 +334,7 @@ impl Connections {
 
     /// When idle connections are to be looked for.
     pub(super) fn next_sweep(&self) -> Option<Mono> {
-        (self.ours > 0).then(|| self.swept_at.plus(SWEEP))
+        (self.ours > 0).then(|| self.swept_at.plus(SWEEP_INTERVAL))
     }
 
     /// Our connections that nothing has used for this long.

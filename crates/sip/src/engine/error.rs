@@ -61,7 +61,7 @@ pub enum RequestError {
     NoConnection,
 }
 
-/// Why a received message came to nothing. Each is counted.
+/// Why a received message was dropped. Each reason is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DropReason {

@@ -12,7 +12,7 @@ use crate::Mono;
 /// How often.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(250);
 /// Bytes at a time, about.
-const MAX: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 impl Engine {
     /// When there is something to give back.
@@ -27,9 +27,9 @@ impl Engine {
             return;
         }
         self.memory_released_at = now;
-        let mut bytes = self.servers.release_memory(MAX);
-        bytes += self.clients.release_memory(MAX);
-        bytes += self.store.release_memory(MAX.saturating_sub(bytes));
+        let mut bytes = self.servers.release_memory(MAX_BYTES);
+        bytes += self.clients.release_memory(MAX_BYTES);
+        bytes += self.store.release_memory(MAX_BYTES.saturating_sub(bytes));
         self.released_bytes += bytes;
     }
 

@@ -81,7 +81,8 @@ use std::time::Duration;
 
 use crate::branch::BranchCodec;
 use crate::congestion::{
-    self, Backlog, Controller, Downstream, Filter, OcReply, Peer, RequestProof, SourceCounts,
+    self, Backlog, Controller, Downstream, Filter, OcReply, RequestProof, SourceCounts,
+    WeightedSource,
 };
 use crate::flow::{ConnectionKey, Destination, Flow, PeerName};
 use crate::message::Spans;
@@ -162,8 +163,8 @@ impl Engine {
             proof: None,
             oc_reply: OcReply::new(),
             downstream: Downstream::new(own.mac(b"downstream")),
-            scratch: vec![0; store::LONGEST].into(),
-            spare: vec![0; store::LONGEST].into(),
+            scratch: vec![0; store::MAX_MESSAGE_BYTES].into(),
+            spare: vec![0; store::MAX_MESSAGE_BYTES].into(),
             spans: Box::default(),
             stats: Stats::default(),
             memory_released_at: Mono::default(),
@@ -443,7 +444,7 @@ impl Engine {
 
     /// The configured peers, by place behind the hashed ones.
     #[must_use]
-    pub fn peers(&self) -> &[Peer] {
+    pub fn peers(&self) -> &[WeightedSource] {
         self.controller.peers()
     }
 

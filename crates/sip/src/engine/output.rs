@@ -167,7 +167,7 @@ pub enum Output<'a> {
     /// (RFC 3261 §13.3.1.4). Only if [`Reply::until_ack_from`](super::Reply::until_ack_from) named whom it would go to.
     /// The transaction ends with this.
     Unacknowledged {
-        /// The way by which the INVITE came.
+        /// The path of the INVITE.
         flow: Flow,
         /// The 2xx: what a request within its dialog needs, but for
         response: &'a [u8],

@@ -285,7 +285,7 @@ impl Engine {
         })
     }
 
-    /// Whether the sender of a request with this Via gets the share to throttle (RFC 7339 §5.1).
+    /// Whether the response tells the sender of this Via which share of its requests to drop (RFC 7339 §5.1).
     pub(super) fn reports_load(&self, via: &Via<'_>) -> bool {
         self.config.overload_control && via.has_oc && offers_loss(via)
     }

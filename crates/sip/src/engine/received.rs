@@ -153,6 +153,6 @@ pub enum Received<'m> {
     Refused(u16),
     /// A keep-alive: nothing but line ends (RFC 5626 §3.5.1). Over a stream the framing answers it.
     KeepAlive,
-    /// It came to nothing.
+    /// It was dropped.
     Dropped(DropReason),
 }

@@ -11,9 +11,9 @@ use super::servers::Server;
 use super::slab::Slab;
 
 /// Places for requests that were answered at once, four bytes each.
-const PLACES: usize = 32_768;
+const PLACE_COUNT: usize = 32_768;
 /// Nobody.
-const NONE: u32 = u32::MAX;
+const NOBODY: u32 = u32::MAX;
 
 /// The tables.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Related {
     pub(super) fn insert(&mut self, slab: &Slab<Server>, related: RelatedKey, slot: u32) {
         if is_answered_at_once(related) {
             if self.latest.is_empty() {
-                self.latest = vec![NONE; PLACES].into();
+                self.latest = vec![NOBODY; PLACE_COUNT].into();
             }
             if let Some(place) = self.latest.get_mut(place(related)) {
                 *place = slot;
@@ -96,5 +96,5 @@ fn of(slab: &Slab<Server>, slot: u32) -> Option<RelatedKey> {
 }
 
 fn place(related: RelatedKey) -> usize {
-    (related.get() >> 2) as usize % PLACES
+    (related.get() >> 2) as usize % PLACE_COUNT
 }

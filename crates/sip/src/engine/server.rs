@@ -439,7 +439,7 @@ impl Engine {
         self.send_over_stream(now, to, Waiting::Response(Some(key), cell));
     }
 
-    /// Queues the response in the scratch buffer, with what RFC 7339 has to say to who speaks that.
+    /// Queues the response in the scratch buffer. Adds the overload report (RFC 7339) if the sender supports that.
     pub(super) fn send_response(
         &mut self,
         to: SendTo,

@@ -7,11 +7,11 @@
 use super::index_set::IndexSet;
 
 /// Entries per chunk.
-const CHUNK: usize = 256;
+const CHUNK_ENTRIES: usize = 256;
 /// No next free slot.
-const END: u32 = u32::MAX;
+const END_OF_LIST: u32 = u32::MAX;
 /// Of empty chunks, one is kept for each this many chunks in use.
-const SPARE: usize = 4;
+const CHUNKS_PER_SPARE: usize = 4;
 
 #[derive(Debug)]
 struct Slot<T> {
@@ -21,7 +21,7 @@ struct Slot<T> {
 
 #[derive(Debug)]
 enum Content<T> {
-    /// The next free slot of the chunk, or [`END`].
+    /// The next free slot of the chunk, or [`END_OF_LIST`].
     Free(u32),
     Used(T),
 }
@@ -41,26 +41,26 @@ impl<T> Chunk<T> {
     const fn new() -> Chunk<T> {
         Chunk {
             slots: Vec::new(),
-            first_free: END,
+            first_free: END_OF_LIST,
             used: 0,
             generation: 0,
         }
     }
 
     const fn is_full(&self) -> bool {
-        self.first_free == END && self.slots.len() == CHUNK
+        self.first_free == END_OF_LIST && self.slots.len() == CHUNK_ENTRIES
     }
 
     /// A free slot, made if there is none.
     fn free_slot(&mut self) -> u32 {
-        if self.first_free == END {
+        if self.first_free == END_OF_LIST {
             if self.slots.is_empty() {
-                self.slots.reserve_exact(CHUNK);
+                self.slots.reserve_exact(CHUNK_ENTRIES);
             }
             self.first_free = self.slots.len() as u32;
             self.slots.push(Slot {
                 generation: self.generation,
-                content: Content::Free(END),
+                content: Content::Free(END_OF_LIST),
             });
         }
         self.first_free
@@ -71,7 +71,7 @@ impl<T> Chunk<T> {
         let generations = self.slots.iter().map(|slot| slot.generation);
         self.generation = generations.max().unwrap_or(self.generation);
         self.slots = Vec::new();
-        self.first_free = END;
+        self.first_free = END_OF_LIST;
         bytes
     }
 }
@@ -106,7 +106,7 @@ impl<T> Slab<T> {
     /// All entries have lower indices.
     pub(crate) fn end(&self) -> usize {
         let last = self.chunks.iter().rposition(|chunk| chunk.used > 0);
-        last.map_or(0, |last| (last + 1) * CHUNK)
+        last.map_or(0, |last| (last + 1) * CHUNK_ENTRIES)
     }
 
     /// The place that [`Slab::insert`] will use: its index and generation.
@@ -120,21 +120,21 @@ impl<T> Slab<T> {
             }
         };
         let Some(chunk) = self.chunks.get_mut(number) else {
-            return (END, 0);
+            return (END_OF_LIST, 0);
         };
         self.with_memory += usize::from(chunk.slots.is_empty());
         let place = chunk.free_slot();
         let slot = chunk.slots.get(place as usize);
         let generation = slot.map_or(0, |slot| slot.generation);
-        ((number * CHUNK) as u32 + place, generation)
+        ((number * CHUNK_ENTRIES) as u32 + place, generation)
     }
 
     /// Puts an entry in and returns where.
     pub(crate) fn insert(&mut self, value: T) -> (u32, u32) {
         let (index, generation) = self.vacant();
-        let number = index as usize / CHUNK;
+        let number = index as usize / CHUNK_ENTRIES;
         if let Some(chunk) = self.chunks.get_mut(number)
-            && let Some(slot) = chunk.slots.get_mut(index as usize % CHUNK)
+            && let Some(slot) = chunk.slots.get_mut(index as usize % CHUNK_ENTRIES)
             && let Content::Free(next) = std::mem::replace(&mut slot.content, Content::Used(value))
         {
             chunk.first_free = next;
@@ -149,13 +149,13 @@ impl<T> Slab<T> {
     }
 
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
-        let chunk = self.chunks.get(index as usize / CHUNK)?;
-        chunk.slots.get(index as usize % CHUNK)
+        let chunk = self.chunks.get(index as usize / CHUNK_ENTRIES)?;
+        chunk.slots.get(index as usize % CHUNK_ENTRIES)
     }
 
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
-        let chunk = self.chunks.get_mut(index as usize / CHUNK)?;
-        chunk.slots.get_mut(index as usize % CHUNK)
+        let chunk = self.chunks.get_mut(index as usize / CHUNK_ENTRIES)?;
+        chunk.slots.get_mut(index as usize % CHUNK_ENTRIES)
     }
 
     /// The entry at this index and its generation.
@@ -183,7 +183,7 @@ impl<T> Slab<T> {
 
     /// All entries with their index and generation.
     pub(crate) fn iter(&self) -> impl Iterator<Item = ((u32, u32), &T)> {
-        let slots = self.chunks.iter().zip((0..).step_by(CHUNK));
+        let slots = self.chunks.iter().zip((0..).step_by(CHUNK_ENTRIES));
         let slots = slots.flat_map(|(chunk, first)| (first..).zip(&chunk.slots));
         slots.filter_map(|(index, slot)| match &slot.content {
             Content::Used(value) => Some(((index, slot.generation), value)),
@@ -193,9 +193,9 @@ impl<T> Slab<T> {
 
     /// Takes the entry out. Keys to it find nothing from now on.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let number = index as usize / CHUNK;
+        let number = index as usize / CHUNK_ENTRIES;
         let chunk = self.chunks.get_mut(number)?;
-        let place = index as usize % CHUNK;
+        let place = index as usize % CHUNK_ENTRIES;
         let slot = chunk.slots.get_mut(place)?;
         if matches!(slot.content, Content::Free(_)) {
             return None;
@@ -215,7 +215,7 @@ impl<T> Slab<T> {
 
     /// Whether [`Slab::release_memory`] would give anything back.
     pub(crate) const fn has_slack(&self) -> bool {
-        self.with_memory - self.in_use > 1 + self.in_use / SPARE
+        self.with_memory - self.in_use > 1 + self.in_use / CHUNKS_PER_SPARE
     }
 
     /// Gives empty chunks back, the last ones first, but for some that are kept for what comes: not much more than this
@@ -223,7 +223,7 @@ impl<T> Slab<T> {
     pub(crate) fn release_memory(&mut self, most: usize) -> usize {
         let mut bytes = 0;
         for chunk in self.chunks.iter_mut().rev() {
-            let keeps = self.with_memory - self.in_use <= 1 + self.in_use / SPARE;
+            let keeps = self.with_memory - self.in_use <= 1 + self.in_use / CHUNKS_PER_SPARE;
             if keeps || bytes >= most {
                 break;
             }
@@ -279,11 +279,11 @@ mod tests {
         for (index, _) in &keys[100..] {
             slab.remove(*index);
         }
-        assert!(slab.has_slack() && slab.end() == CHUNK);
-        let chunk = CHUNK * size_of::<Slot<u32>>();
+        assert!(slab.has_slack() && slab.end() == CHUNK_ENTRIES);
+        let chunk = CHUNK_ENTRIES * size_of::<Slot<u32>>();
         assert_eq!(slab.release_memory(1), chunk, "as much as may be");
         // One is in use, one is kept.
-        let chunks = 10_000usize.div_ceil(CHUNK);
+        let chunks = 10_000usize.div_ceil(CHUNK_ENTRIES);
         assert_eq!(slab.release_memory(usize::MAX), (chunks - 3) * chunk);
         assert!(!slab.has_slack() && slab.release_memory(usize::MAX) == 0);
         assert_eq!(slab.iter().map(|(_, value)| *value).sum::<u32>(), 4_950);

@@ -13,7 +13,7 @@ const CLASSES: usize = FINE_CLASSES + 5;
 const CHUNK: usize = 32 * 1024;
 
 /// The longest message that can be kept.
-pub(super) const LONGEST: usize = FINE << 5;
+pub(super) const MAX_MESSAGE_BYTES: usize = FINE << 5;
 
 /// Names a kept message. It is not `Copy`: who has it gives it back with [`Store::release`].
 #[derive(Debug)]
@@ -180,9 +180,9 @@ impl Store {
         self.bytes
     }
 
-    /// Keeps a message; `None` if it is longer than [`LONGEST`].
+    /// Keeps a message; `None` if it is longer than [`MAX_MESSAGE_BYTES`].
     pub(super) fn keep(&mut self, message: &[u8]) -> Option<Cell> {
-        if message.len() > LONGEST {
+        if message.len() > MAX_MESSAGE_BYTES {
             return None;
         }
         let number = class_of(message.len());
@@ -225,7 +225,7 @@ impl Store {
         }
     }
 
-    /// Whether [`Store::release_memory`] would give anything back.
+    /// Whether [`Store::release_memory`] would free memory.
     pub(super) const fn has_slack(&self) -> bool {
         self.counts.has_slack()
     }
@@ -257,7 +257,10 @@ mod tests {
 
     #[test]
     fn every_length_fits_its_class_and_wastes_less_than_half() {
-        for len in (0..=LONGEST).step_by(7).chain([LONGEST]) {
+        for len in (0..=MAX_MESSAGE_BYTES)
+            .step_by(7)
+            .chain([MAX_MESSAGE_BYTES])
+        {
             let size = size_of(class_of(len));
             assert!(size >= len, "{len} in {size}");
             assert!(len < STEP || len * 2 > size, "{len} in {size}");
@@ -267,8 +270,8 @@ mod tests {
     #[test]
     fn oversized_messages_are_refused() {
         let mut store = Store::new();
-        assert!(store.keep(&vec![1; LONGEST + 1]).is_none());
-        assert!(store.keep(&vec![1; LONGEST]).is_some());
+        assert!(store.keep(&vec![1; MAX_MESSAGE_BYTES + 1]).is_none());
+        assert!(store.keep(&vec![1; MAX_MESSAGE_BYTES]).is_some());
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl<'a> AuthParams<'a> {
             .map(|(_, value)| value)
     }
 
-    /// Shows each parameter to `see`, in order; `None` if the grammar is not obeyed to the end or there is none.
+    /// Calls `see` with each parameter, in order. `None` if a parameter violates the grammar, or if there is none.
     pub(crate) fn read(&self, mut see: impl FnMut(&'a [u8], &'a [u8])) -> Option<()> {
         let mut cursor = Cursor::new(self.0);
         loop {

@@ -334,7 +334,7 @@ impl<'a> Message<'a> {
     /// Max-Forwards, 0 to 255.
     ///
     /// # Errors
-    /// [`HeaderError`] if it is there and not that, or twice.
+    /// [`HeaderError`] if the field has another value, or is there twice.
     #[inline]
     pub fn max_forwards(&self) -> Result<Option<u8>, HeaderError> {
         self.read(HeaderKind::MaxForwards, |value| {

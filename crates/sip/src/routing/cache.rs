@@ -79,13 +79,13 @@ const MAX_RECORDS: usize = 32;
 /// Answers kept at a time.
 const MAX_ANSWERS: usize = 1024;
 /// An answer that is valid for less is asked for too often.
-const SHORTEST: Duration = Duration::from_secs(5);
+const MIN_TTL: Duration = Duration::from_secs(5);
 /// One that is valid for longer would outlive every change of the zone.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// RFC 2308 §5: that there is nothing is believed for hours at most; here for minutes.
 const LONGEST_NEGATIVE: Duration = Duration::from_secs(300);
 /// When the DNS did not respond: soon enough to see it back, late enough not to ask for every message.
-const FAILED: Duration = Duration::from_secs(10);
+const FAILURE_TTL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 struct Entry {
@@ -118,16 +118,16 @@ impl DnsCache {
         let longest = if answer.is_empty() {
             LONGEST_NEGATIVE
         } else {
-            LONGEST
+            MAX_TTL
         };
         answer.truncate();
-        let until = now.plus(ttl.clamp(SHORTEST, longest));
+        let until = now.plus(ttl.clamp(MIN_TTL, longest));
         self.put(now, query, Ok(answer), until);
     }
 
     /// Remembers for a moment that the DNS did not respond.
     pub fn insert_failure(&mut self, now: Mono, query: Query) {
-        self.put(now, query, Err(DnsFailed), now.plus(FAILED));
+        self.put(now, query, Err(DnsFailed), now.plus(FAILURE_TTL));
     }
 
     fn put(&mut self, now: Mono, query: Query, answer: Result<DnsRecords, DnsFailed>, until: Mono) {

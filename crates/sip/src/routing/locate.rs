@@ -72,7 +72,7 @@ pub enum Located {
 }
 
 /// Servers in one result.
-const MAX: usize = 16;
+const MAX_SERVERS: usize = 16;
 
 /// What we can do.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ impl Locator {
         found
             .servers
             .sort_by_key(|server| penalties.is_listed(now, server.transport, server.remote));
-        found.servers.truncate(MAX);
+        found.servers.truncate(MAX_SERVERS);
         found.result()
     }
 
@@ -355,7 +355,7 @@ impl Found {
         if host.is_root() {
             return;
         }
-        if self.servers.len() + self.ask.len() >= 2 * MAX {
+        if self.servers.len() + self.ask.len() >= 2 * MAX_SERVERS {
             return;
         }
         let query = Query::Addresses(host.clone());

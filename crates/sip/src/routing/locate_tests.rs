@@ -283,7 +283,7 @@ fn a_zone_of_many_records_is_cut() {
         scheme: Scheme::Sip,
     };
     match locator.locate(Mono(0), &what, &cache, &penalties) {
-        Located::Servers(servers) => assert_eq!(servers.len(), MAX),
+        Located::Servers(servers) => assert_eq!(servers.len(), MAX_SERVERS),
         other => panic!("{other:?}"),
     }
 }

@@ -5,7 +5,7 @@
 pub struct DnsName(Box<str>);
 
 /// RFC 1035 §2.3.4.
-const LONGEST: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
 impl DnsName {
@@ -13,7 +13,7 @@ impl DnsName {
     #[must_use]
     pub fn new(text: &[u8]) -> Option<DnsName> {
         let text = text.strip_suffix(b".").unwrap_or(text);
-        if text.is_empty() || text.len() > LONGEST {
+        if text.is_empty() || text.len() > MAX_NAME_BYTES {
             return None;
         }
         let is_label = |label: &[u8]| {

@@ -9,11 +9,11 @@ use crate::flow::Transport;
 use crate::{HashKey, Mono};
 
 /// Servers remembered at a time.
-const MAX: usize = 1024;
+const MAX_SERVERS: usize = 1024;
 /// After a timeout or a transport error, for lack of anything the server said.
-const SILENT: Duration = Duration::from_secs(32);
+const DEFAULT_PENALTY: Duration = Duration::from_secs(32);
 /// No Retry-After counts for longer: the server will be tried again within the hour.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_PENALTY: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -46,7 +46,7 @@ impl Penalties {
         retry_after_s: u32,
     ) {
         if retry_after_s > 0 {
-            let pause = Duration::from_secs(u64::from(retry_after_s)).min(LONGEST);
+            let pause = Duration::from_secs(u64::from(retry_after_s)).min(MAX_PENALTY);
             self.put(now, transport, server, pause, true);
         }
     }
@@ -54,7 +54,7 @@ impl Penalties {
     /// It did not respond, or cannot be reached (RFC 3263 §4.3).
     pub fn silent(&mut self, now: Mono, transport: Transport, server: SocketAddr) {
         if !self.has_asked(now, transport, server) {
-            self.put(now, transport, server, SILENT, false);
+            self.put(now, transport, server, DEFAULT_PENALTY, false);
         }
     }
 
@@ -95,11 +95,11 @@ impl Penalties {
         pause: Duration,
         has_asked: bool,
     ) {
-        if self.entries.len() >= MAX {
+        if self.entries.len() >= MAX_SERVERS {
             self.entries.retain(|_, entry| entry.until > now);
         }
         // If this many servers do not respond, the list is useless and starts again.
-        if self.entries.len() >= MAX {
+        if self.entries.len() >= MAX_SERVERS {
             self.entries.clear();
         }
         let until = now.plus(pause);
@@ -143,7 +143,7 @@ mod tests {
         let mut list = Penalties::new(HashKey::new([1; 16]));
         for port in 1..10_000 {
             list.silent(Mono(0), Transport::Udp, ([192, 0, 2, 1], port).into());
-            assert!(list.entries.len() <= MAX);
+            assert!(list.entries.len() <= MAX_SERVERS);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a transaction sends to a source that has proved nothing: 2.5 times the bytes of its request, repetitions
 //! included.
 
-use hairpin_sip::congestion::Peer;
+use hairpin_sip::congestion::WeightedSource;
 use hairpin_sip::engine::{Config, DropReason, Engine, Output, Received, Reply, ServerKey};
 use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use hairpin_sip::{HashKey, Mono, Now, Spans};
@@ -21,7 +21,7 @@ impl TestBed {
     fn new(source: &str) -> TestBed {
         let mut config = Config::new(0, HashKey::new([7; 16]));
         config.trusts_peers_only = true;
-        config.congestion.peers = vec![Peer {
+        config.congestion.peers = vec![WeightedSource {
             address: [192, 0, 2, 0].into(),
             prefix: 24,
             weight: 1,

@@ -1,6 +1,6 @@
 //! Where `maddr` of a Via may have responses sent (RFC 3261 §18.2.2).
 
-use hairpin_sip::congestion::Peer;
+use hairpin_sip::congestion::WeightedSource;
 use hairpin_sip::engine::{Config, Engine, Output, Received, Reply, SendTo};
 use hairpin_sip::flow::{Flow, ListenerKey, Transport};
 use hairpin_sip::{HashKey, Now, Spans};
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 fn answered_at(source: &str, of_peers_only: bool) -> [(SocketAddr, String); 2] {
     let mut config = Config::new(0, HashKey::new([7; 16]));
     config.trusts_peers_only = of_peers_only;
-    config.congestion.peers = vec![Peer {
+    config.congestion.peers = vec![WeightedSource {
         address: [192, 0, 2, 0].into(),
         prefix: 24,
         weight: 1,
@@ -72,7 +72,7 @@ fn maddr_steers_responses_for_peers_alone_if_configured_so() {
 fn one_answered_at(source: &str, via: &str, is_trusted: bool) -> SocketAddr {
     let mut config = Config::new(0, HashKey::new([7; 16]));
     config.trusts_peers_only = true;
-    config.congestion.peers = vec![Peer {
+    config.congestion.peers = vec![WeightedSource {
         address: [192, 0, 2, 0].into(),
         prefix: 24,
         weight: 1,

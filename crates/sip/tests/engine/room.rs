@@ -6,7 +6,7 @@ use hairpin_sip::{Mono, Now, Spans};
 
 use crate::world::{address, config, request};
 
-const MAX: usize = 10;
+const MAX_TRANSACTIONS: usize = 10;
 
 struct Full {
     engine: Engine,
@@ -16,7 +16,7 @@ struct Full {
 impl Full {
     fn new() -> Full {
         let mut config = config(1);
-        config.most_servers = MAX;
+        config.most_servers = MAX_TRANSACTIONS;
         Full {
             engine: Engine::new(config, 1),
             now: Mono(1_000_000_000),
@@ -83,7 +83,7 @@ impl Full {
 #[test]
 fn the_oldest_finished_transaction_gives_way_when_no_repetition_of_it_is_likely() {
     let mut full = Full::new();
-    for number in 0..MAX as u32 {
+    for number in 0..MAX_TRANSACTIONS as u32 {
         assert_eq!(full.ask("REGISTER", number, 1, 200), Ok(true));
         full.pass(50);
     }
@@ -91,7 +91,7 @@ fn the_oldest_finished_transaction_gives_way_when_no_repetition_of_it_is_likely(
     assert_eq!(full.ask("REGISTER", 100, 1, 200), Err(true));
     full.pass(500);
     assert_eq!(full.ask("REGISTER", 100, 1, 200), Ok(true));
-    assert_eq!(full.engine.stats().servers, MAX);
+    assert_eq!(full.engine.stats().servers, MAX_TRANSACTIONS);
     assert_eq!(full.engine.stats().cut_short, 1);
     assert_eq!(
         full.ask("REGISTER", 1, 1, 200),
@@ -144,7 +144,7 @@ fn long_messages_leave_room_for_fewer() {
             Ok(true)
         );
     }
-    assert!(full.engine.stats().message_bytes > MAX * 2048);
+    assert!(full.engine.stats().message_bytes > MAX_TRANSACTIONS * 2048);
     assert_eq!(full.ask("INVITE", 8, 8, 486), Err(true));
     full.pass(40_000);
     for number in 10..13 {

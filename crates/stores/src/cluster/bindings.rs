@@ -22,17 +22,17 @@ use super::engine::BindRequest;
 use super::moved::{MovedBinding, NoticeRead};
 
 /// Addresses whose changes wait for the engine.
-const CHANGES: usize = 1 << 16;
+const MAX_CHANGES: usize = 1 << 16;
 /// With so many, workers that publish all of their bindings wait.
-const BUSY: usize = CHANGES / 4;
+const BUSY_CHANGES: usize = MAX_CHANGES / 4;
 /// Addresses that are asked for at a time.
-const ASKED: usize = 4_096;
+const MAX_ASKED: usize = 4_096;
 /// Bindings to be removed at a time. Those beyond end by themselves.
-const MOVED: usize = 1 << 16;
+const MAX_MOVED: usize = 1 << 16;
 /// After a greater step of its clock, a node may have refused or missed notices of other nodes.
 const COMPARE_AFTER_STEP_MS: u64 = 10_000;
 /// Addresses whose answer is remembered.
-const CACHED: usize = 1 << 14;
+const MAX_CACHED: usize = 1 << 14;
 /// For how long: if another node has bindings, if none has, and if the engine has not responded.
 const FOUND_MS: u64 = 2_000;
 const NONE_MS: u64 = 1_000;
@@ -195,7 +195,7 @@ impl State {
             self.added.push_back(aor.into());
         }
         // Those at the front were added first; most of them have ended.
-        while self.cache.len() > CACHED {
+        while self.cache.len() > MAX_CACHED {
             let Some(oldest) = self.added.pop_front() else {
                 break;
             };
@@ -205,7 +205,7 @@ impl State {
 
     /// This node must remove these bindings. Returns for how many there is room, and for how many not.
     fn add_moved(&mut self, moved: Vec<MovedBinding>) -> (u64, u64) {
-        let room = MOVED.saturating_sub(self.moved.len()).min(moved.len());
+        let room = MAX_MOVED.saturating_sub(self.moved.len()).min(moved.len());
         let dropped = moved.len() - room;
         self.moved.extend(moved.into_iter().take(room));
         (room as u64, dropped as u64)
@@ -289,7 +289,7 @@ impl ClusterBindings {
     /// Whether so much waits for the engine that only changes should be published.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.state().changes.len() >= BUSY
+        self.state().changes.len() >= BUSY_CHANGES
     }
 
     /// This node has these bindings of an address now, and no others.
@@ -301,7 +301,7 @@ impl ClusterBindings {
             *waiting = change;
             return;
         }
-        if state.changes.len() >= CHANGES {
+        if state.changes.len() >= MAX_CHANGES {
             state.counts.dropped += 1;
             state.has_lost = true;
             return;
@@ -343,7 +343,7 @@ impl ClusterBindings {
     /// Asks the engine. All who ask for one address at a time get one answer.
     pub fn begin_find(&self, aor: &[u8], reply: Reply) {
         let mut state = self.state();
-        let has_room = state.replies.len() < ASKED || state.replies.contains_key(aor);
+        let has_room = state.replies.len() < MAX_ASKED || state.replies.contains_key(aor);
         if !has_room || !self.may_ask() {
             state.counts.unavailable += 1;
             drop(state);
@@ -416,7 +416,7 @@ impl ClusterBindings {
             if state.changes.contains_key(&aor) {
                 continue;
             }
-            if state.changes.len() >= CHANGES {
+            if state.changes.len() >= MAX_CHANGES {
                 state.counts.dropped += 1;
                 state.has_lost = true;
                 continue;
@@ -433,7 +433,7 @@ impl ClusterBindings {
         state.counts.written += addresses;
         state.counts.failed += rejected;
         state.counts.older += older;
-        let is_calm = state.changes.len() < BUSY;
+        let is_calm = state.changes.len() < BUSY_CHANGES;
         if is_calm && std::mem::take(&mut state.has_lost) {
             drop(state);
             self.publish_all();
@@ -585,14 +585,14 @@ mod tests {
         let taken = bindings.take_changes(10, &owner);
         assert_eq!(of(&taken[0]), (b"x@d".to_vec(), 2));
         assert_eq!(of(&taken[1]), (b"y@d".to_vec(), 1));
-        for number in 0..CHANGES + 1 {
+        for number in 0..MAX_CHANGES + 1 {
             bindings.publish(&number.to_be_bytes(), vec![]);
         }
         assert!(bindings.is_busy());
         assert_eq!(bindings.counts().dropped, 1);
         bindings.written(1, 0, 0);
         assert_eq!(bindings.generation(), before, "there is no room yet");
-        bindings.take_changes(CHANGES, &owner);
+        bindings.take_changes(MAX_CHANGES, &owner);
         bindings.written(1, 2, 3);
         assert_eq!(bindings.generation(), before + 1);
         bindings.written(1, 0, 0);
@@ -611,7 +611,7 @@ mod tests {
             call,
             cseq: 1,
         };
-        let half = MOVED as u64 / 2;
+        let half = MAX_MOVED as u64 / 2;
         bindings.note_conflicts((0..half).map(moved).collect(), 0, 0);
         let notices = |count| (0..count).map(|call| NoticeRead::Valid(moved(call)));
         assert_eq!(bindings.note_received(notices(half + 2)), (0, 0));
@@ -622,7 +622,7 @@ mod tests {
         assert_eq!((conflicts.this_node, conflicts.dropped), (half, 3));
         assert_eq!((conflicts.other_node, conflicts.unproven), (4, 0));
         assert_eq!(counts.notices_dropped, 0, "it has sent none");
-        assert_eq!(bindings.take_moved().len(), MOVED);
+        assert_eq!(bindings.take_moved().len(), MAX_MOVED);
     }
 
     #[test]
@@ -667,14 +667,14 @@ mod tests {
             let reply = Box::new(move |nodes| sender.send(nodes).unwrap());
             bindings.begin_find(&number.to_be_bytes(), reply);
         };
-        for number in 0..ASKED + 1 {
+        for number in 0..MAX_ASKED + 1 {
             ask(number);
         }
         assert_eq!(replies.try_iter().collect::<Vec<_>>(), [None]);
-        for aor in bindings.take_asked(ASKED) {
+        for aor in bindings.take_asked(MAX_ASKED) {
             bindings.answer(&aor, &None);
         }
-        assert_eq!(replies.try_iter().count(), ASKED);
+        assert_eq!(replies.try_iter().count(), MAX_ASKED);
         bindings.set_engine_up(false);
         assert_eq!(bindings.find(b"x@d"), KnownBindings::Unavailable);
         ask(0);
@@ -684,10 +684,13 @@ mod tests {
         assert_eq!(bindings.find(b"x@d"), KnownBindings::Unavailable);
         bindings.set_paused(false);
         assert_eq!(bindings.find(b"x@d"), KnownBindings::Ask);
-        for number in 0..2 * CACHED {
+        for number in 0..2 * MAX_CACHED {
             bindings.answer(&number.to_be_bytes(), &Some(Arc::default()));
         }
         let state = bindings.state();
-        assert_eq!((state.cache.len(), state.added.len()), (CACHED, CACHED));
+        assert_eq!(
+            (state.cache.len(), state.added.len()),
+            (MAX_CACHED, MAX_CACHED)
+        );
     }
 }

@@ -4,7 +4,7 @@
 /// A greater difference is a step. A clock that is slewed changes by less within a minute.
 const STEP_MS: u64 = 1_000;
 /// Steps that are remembered.
-const MAX: usize = 16;
+const MAX_STEPS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
@@ -13,7 +13,7 @@ struct Step {
     by_ms: i64,
 }
 
-/// The last [`MAX`] steps. Earlier ones are added to the oldest of them.
+/// The last [`MAX_STEPS`] steps. Earlier ones are added to the oldest of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClockSteps {
     /// The monotonic and the wall clock.
@@ -46,7 +46,7 @@ impl ClockSteps {
 
     fn add(&mut self, step: Step) {
         self.steps.push(step);
-        if self.steps.len() > MAX {
+        if self.steps.len() > MAX_STEPS {
             let oldest = self.steps.remove(0);
             let next = &mut self.steps[0];
             next.by_ms = next.by_ms.saturating_add(oldest.by_ms);
@@ -108,7 +108,7 @@ mod tests {
         for number in 0..100 {
             steps.note(number * 1_000, UNIX_MS + number * 3_000);
         }
-        assert_eq!(steps.steps.len(), MAX);
+        assert_eq!(steps.steps.len(), MAX_STEPS);
         assert_eq!(steps.missed_ms(0), 99 * 2_000);
     }
 }

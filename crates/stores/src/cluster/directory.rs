@@ -15,7 +15,7 @@ pub const TTL_MS: u64 = 4_000;
 const LAST_KNOWN_MS: u64 = 30_000;
 const PURPOSE: &str = "node";
 /// Nodes of a cluster.
-pub const MAX: usize = 1_000;
+pub const MAX_NODES: usize = 1_000;
 /// Clocks of nodes differ by less. It bounds how long a text can be repeated by somebody who has not the secret.
 const VALID_S: u64 = 180;
 
@@ -183,7 +183,7 @@ impl Directory {
         self.last
             .retain(|_, last| last.unix_s.saturating_add(VALID_S) >= unix_s);
         let mut present = BTreeMap::new();
-        for text in texts.iter().take(MAX) {
+        for text in texts.iter().take(MAX_NODES) {
             match self.seal.verify::<NodeInfo>(PURPOSE, text) {
                 None => self.forged += 1,
                 Some(info) if info.name == self.own.name => {}

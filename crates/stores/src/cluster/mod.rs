@@ -51,7 +51,7 @@ pub use redis::RedisEngine;
 pub use seal::Seal;
 
 /// Orders that wait for the engine.
-const ORDERS: usize = 256;
+const MAX_ORDERS: usize = 256;
 
 /// What the cluster tells the rest of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +250,7 @@ impl Cluster {
         let directory = Directory::new(settings.own.clone(), Seal::new(&settings.key));
         let bindings = settings.bindings.clone();
         let shared = Arc::new(Shared::new(directory, quota, bindings));
-        let (orders, taken) = mpsc::channel(ORDERS);
+        let (orders, taken) = mpsc::channel(MAX_ORDERS);
         let (stop, stopped) = oneshot::channel();
         let with = Arc::clone(&shared);
         let runtime = tokio::runtime::Builder::new_current_thread()

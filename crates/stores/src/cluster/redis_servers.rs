@@ -22,9 +22,9 @@ use crate::error::StoreError;
 use crate::kinds::{Options, redis_client};
 
 /// A connection, and a command. Nobody waits for these but the control thread.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server of a Redis Cluster that has not responded is left alone for this time, so the others need not wait for it.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_TIME: Duration = Duration::from_secs(1);
 /// Where slots are is asked again no earlier.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// After the loss of a connection, nodes publish everything again, no earlier than this after the last time.
@@ -55,8 +55,8 @@ impl Connected {
 
 async fn connect(client: &Client) -> Result<MultiplexedConnection, RedisError> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(TIMEOUT))
-        .set_response_timeout(Some(TIMEOUT));
+        .set_connection_timeout(Some(COMMAND_TIMEOUT))
+        .set_response_timeout(Some(COMMAND_TIMEOUT));
     client
         .get_multiplexed_async_connection_with_config(&config)
         .await
@@ -260,7 +260,7 @@ impl Servers {
         let all: Vec<Result<Value, RedisError>> = match outcome {
             Ok(all) => all,
             Err(error) => {
-                self.forget(server, Some(PAUSE)).await;
+                self.forget(server, Some(RETRY_TIME)).await;
                 return Err(StoreError::connect(&error).to_string());
             }
         };
@@ -291,7 +291,7 @@ impl Servers {
             self.forget(server, None).await;
         } else if has(&[BusyLoading, ClusterDown, MasterDown, ReadOnly]) {
             // Another server knows better where the slots are.
-            self.forget(server, Some(PAUSE)).await;
+            self.forget(server, Some(RETRY_TIME)).await;
         }
     }
 
@@ -343,7 +343,7 @@ impl Servers {
             }
             Err(error) => {
                 drop(link);
-                self.forget(server, Some(PAUSE)).await;
+                self.forget(server, Some(RETRY_TIME)).await;
                 Err(StoreError::connect(&error))
             }
         }
@@ -462,7 +462,7 @@ impl Servers {
             Ok(_) => Vec::new(),
             Err(error) => {
                 if !matches!(error.kind(), ErrorKind::Server(_)) {
-                    self.forget(server, Some(PAUSE)).await;
+                    self.forget(server, Some(RETRY_TIME)).await;
                 }
                 return Err(StoreError::connect(&error));
             }
@@ -515,7 +515,7 @@ impl Servers {
             Err(error) => {
                 let is_refusal = matches!(error.kind(), ErrorKind::Server(_));
                 if !is_refusal {
-                    self.forget(server, Some(PAUSE)).await;
+                    self.forget(server, Some(RETRY_TIME)).await;
                 }
                 is_refusal
             }

@@ -26,16 +26,16 @@ pub(super) const TIMEOUT: Duration = Duration::from_millis(1_500);
 pub(super) const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 4_000;
 /// Between two batches: attempts that come together are one request.
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER_TIME: Duration = Duration::from_millis(1);
 /// Renewals, and releases, wait for this long at most.
-const LOOK: Duration = Duration::from_millis(200);
+const MAX_RENEWAL_DELAY: Duration = Duration::from_millis(200);
 /// How long an order is repeated until the engine has it.
-const ORDER: Duration = Duration::from_secs(60);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Other nodes try to tell a node something for `NOTICE_LIFETIME`, with pauses of up to 6 s, and they do not try until
 /// they know that it is alive. So a node that was away for less has missed nothing.
 const AWAY_MS: u64 = 45_000;
 /// A warning of one kind is repeated no earlier.
-const QUIET: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A number between 0 and 1 that differs between nodes.
 fn random() -> f64 {
@@ -72,9 +72,9 @@ pub(super) struct BatchSize(usize);
 
 impl BatchSize {
     pub(super) const MAX: usize = 256;
-    const LEAST: usize = 16;
-    const SLOW: Duration = Duration::from_millis(250);
-    const FAST: Duration = Duration::from_millis(100);
+    const MIN: usize = 16;
+    const SLOW_TIME: Duration = Duration::from_millis(250);
+    const FAST_TIME: Duration = Duration::from_millis(100);
 
     pub(super) fn get(&self) -> usize {
         self.0
@@ -82,10 +82,10 @@ impl BatchSize {
 
     /// The engine has responded after this time, or not at all.
     pub(super) fn note(&mut self, took: Duration, has_responded: bool) {
-        if !has_responded || took > Self::SLOW {
-            self.0 = (self.0 / 2).max(Self::LEAST);
-        } else if took < Self::FAST {
-            self.0 = (self.0 + Self::LEAST).min(Self::MAX);
+        if !has_responded || took > Self::SLOW_TIME {
+            self.0 = (self.0 / 2).max(Self::MIN);
+        } else if took < Self::FAST_TIME {
+            self.0 = (self.0 + Self::MIN).min(Self::MAX);
         }
     }
 }
@@ -98,11 +98,11 @@ impl Default for BatchSize {
 
 /// Lets one warning per minute through.
 #[derive(Debug, Default)]
-pub(super) struct Warned(Option<Instant>);
+pub(super) struct WarningLimiter(Option<Instant>);
 
-impl Warned {
+impl WarningLimiter {
     pub(super) fn may(&mut self) -> bool {
-        let may = self.0.is_none_or(|last| last.elapsed() >= QUIET);
+        let may = self.0.is_none_or(|last| last.elapsed() >= WARNING_INTERVAL);
         if may {
             self.0 = Some(Instant::now());
         }
@@ -154,7 +154,7 @@ pub(super) async fn all(
         name: own.clone(),
         seal: seal.clone(),
         present_ms: None,
-        warned: <[Warned; 4]>::default(),
+        warned: <[WarningLimiter; 4]>::default(),
     };
     let leases = lease(Arc::clone(&engine), Arc::clone(&shared), settings.holder);
     let outbox = Outbox {
@@ -186,7 +186,7 @@ struct Exchanges {
     /// When the last exchange that had a response was sent.
     present_ms: Option<u64>,
     /// Of another process with this name, and of nodes, orders and notices with another time.
-    warned: [Warned; 4],
+    warned: [WarningLimiter; 4],
 }
 
 impl Exchanges {
@@ -349,15 +349,15 @@ impl Exchanges {
 /// Leases what workers want.
 async fn lease(engine: Arc<dyn Engine>, shared: Arc<Shared>, holder: String) {
     let mut backoff = Backoff(FIRST_PAUSE_MS);
-    let mut warned = Warned::default();
+    let mut warned = WarningLimiter::default();
     let mut batch = BatchSize::default();
     let quota = &shared.quota;
     loop {
         let requests = quota.collect(batch.get());
         if requests.is_empty() {
             // A timeout is as good as a sign.
-            let _ = timeout(LOOK, quota.wanted()).await;
-            sleep(GATHER).await;
+            let _ = timeout(MAX_RENEWAL_DELAY, quota.wanted()).await;
+            sleep(GATHER_TIME).await;
             continue;
         }
         let started = Instant::now();
@@ -382,7 +382,12 @@ async fn lease(engine: Arc<dyn Engine>, shared: Arc<Shared>, holder: String) {
 }
 
 /// Keeps what the engine has leased. A key that it rejects is asked for again later.
-fn keep(quota: &ClusterQuota, requests: &[Request], leased: Vec<Leased>, warned: &mut Warned) {
+fn keep(
+    quota: &ClusterQuota,
+    requests: &[Request],
+    leased: Vec<Leased>,
+    warned: &mut WarningLimiter,
+) {
     let retry_ms = quota.now_ms() + LONGEST_PAUSE_MS;
     for (request, leased) in requests.iter().zip(leased) {
         match leased {
@@ -423,7 +428,7 @@ impl Outbox {
             let mut backoff = Backoff(FIRST_PAUSE_MS);
             let started = tokio::time::Instant::now();
             while let Err(error) = within(engine.send(&text)).await {
-                if started.elapsed() > ORDER {
+                if started.elapsed() > ORDER_TIMEOUT {
                     tracing::error!(%error, order = ?message.order, "cannot send this order to other nodes");
                     break;
                 }
@@ -503,7 +508,7 @@ mod tests {
             name: "a".to_owned(),
             seal,
             present_ms: None,
-            warned: <[Warned; 4]>::default(),
+            warned: <[WarningLimiter; 4]>::default(),
         };
         (exchanges, heard)
     }

@@ -6,9 +6,9 @@ use serde::de::DeserializeOwned;
 use stun::HmacKey;
 
 /// Bytes of a text from the engine: a longer one is not of a node.
-const LONGEST: usize = 16 << 10;
+const MAX_TEXT_BYTES: usize = 16 << 10;
 /// Hexadecimal digits of the MAC.
-const MAC: usize = 64;
+const MAC_DIGITS: usize = 64;
 
 /// Makes and checks MACs.
 #[derive(Clone, Debug)]
@@ -40,10 +40,10 @@ impl Seal {
 
     /// The JSON; `None` if no node has written it.
     pub(super) fn open<'t>(&self, purpose: &str, text: &'t str) -> Option<&'t str> {
-        if text.len() > LONGEST || !text.is_char_boundary(MAC) {
+        if text.len() > MAX_TEXT_BYTES || !text.is_char_boundary(MAC_DIGITS) {
             return None;
         }
-        let (mac, json) = text.split_at_checked(MAC)?;
+        let (mac, json) = text.split_at_checked(MAC_DIGITS)?;
         let expected = self.mac(purpose, json);
         let pairs = mac.bytes().zip(expected.bytes());
         // The time does not depend on where the two differ.
@@ -74,7 +74,7 @@ mod tests {
             assert_eq!(open(&seal, "node", bad), None, "{bad}");
         }
         assert_eq!(open(&seal, "node", &"ä".repeat(40)), None);
-        let long = seal.sign("node", &vec!["x".repeat(LONGEST)]);
+        let long = seal.sign("node", &vec!["x".repeat(MAX_TEXT_BYTES)]);
         assert_eq!(open(&seal, "node", &long), None);
     }
 }

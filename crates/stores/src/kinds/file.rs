@@ -15,7 +15,7 @@ use crate::store::{Change, Found, OnChange, Shared, Store, StoreFuture};
 /// A million users fit.
 const MAX_BYTES: u64 = 128 << 20;
 /// How often the file is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What changes when a file is replaced or written: device, inode, length, and the time of the last change of its
 /// inode.
@@ -137,7 +137,7 @@ impl Store for HashFile {
         Box::pin(async move {
             let mut seen = stamp(&self.path)?;
             loop {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 let now = stamp(&self.path)?;
                 if now != seen {
                     seen = now;

@@ -34,7 +34,7 @@ const MAX_BODY: usize = 16 << 10;
 /// The SIP tables.
 const MAX_TABLES: usize = 8 << 20;
 /// A connection that is not used for so long is closed.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn uri(options: &Options) -> Result<Uri, StoreError> {
     let wrong = |error: String| StoreError::Url(format!("http: {error}"));
@@ -75,7 +75,7 @@ pub(crate) fn client(options: &Options) -> Result<HttpClient, StoreError> {
         .enable_http1()
         .wrap_connector(plain);
     Ok(Client::builder(TokioExecutor::new())
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_timer(TokioTimer::new())
         .build(connector))
 }

@@ -11,7 +11,7 @@ use crate::sql::{Row, Sql, Statement};
 use crate::store::StoreFuture;
 
 /// Connections: each carries one query at a time.
-const CONNECTIONS: usize = 4;
+const MAX_CONNECTIONS: usize = 4;
 /// ER_NO_SUCH_TABLE.
 const NO_SUCH_TABLE: u16 = 1146;
 /// ER_DUP_ENTRY.
@@ -24,7 +24,7 @@ pub(super) fn config(options: &Options) -> Result<Opts, StoreError> {
     };
     let wrong = |error| StoreError::Url(format!("mysql: {error}"));
     let opts = Opts::from_url(&url).map_err(wrong)?;
-    let constraints = PoolConstraints::new(1, CONNECTIONS).unwrap_or_default();
+    let constraints = PoolConstraints::new(1, MAX_CONNECTIONS).unwrap_or_default();
     let mut builder = OptsBuilder::from_opts(opts.clone())
         .pool_opts(PoolOpts::default().with_constraints(constraints))
         // The URL says how to connect, and nothing else does.

@@ -15,11 +15,11 @@ use crate::sql::{ALIASES_TABLE, ROUTES_TABLE, Row, SCHEMA, Sql, Statement};
 use crate::store::{Change, OnChange, StoreFuture};
 
 /// Jobs that wait for the thread. The look-ups that run at once are fewer.
-const JOBS: usize = 256;
+const MAX_JOBS: usize = 256;
 /// How long another process may hold the file.
-const BUSY: Duration = Duration::from_secs(2);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the file is looked at for changes of other processes.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The version of the tables in files that hairpin has made. Version 1 has no SIP tables.
 const VERSION: i64 = 2;
 
@@ -35,7 +35,7 @@ impl Sqlite {
     /// Opens the file, and makes it with its tables if it is missing or empty.
     pub(super) fn open(path: PathBuf) -> Result<Sqlite, StoreError> {
         let mut connection = connect(&path).map_err(|error| failed(&path, &error))?;
-        let (jobs, queue) = sync_channel::<Job>(JOBS);
+        let (jobs, queue) = sync_channel::<Job>(MAX_JOBS);
         std::thread::Builder::new()
             .name("sqlite".to_owned())
             .spawn(move || queue.iter().for_each(|job| job(&mut connection)))
@@ -107,7 +107,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = open(OpenFlags::SQLITE_OPEN_READ_WRITE)
         // Another program's file may be read.
         .or_else(|_| open(OpenFlags::SQLITE_OPEN_READ_ONLY))?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     make_tables(&mut connection)?;
     Ok(connection)
 }
@@ -213,7 +213,7 @@ impl Sql for Sqlite {
         Box::pin(async move {
             let mut seen = version().await?;
             loop {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 let now = version().await?;
                 if now != seen {
                     seen = now;

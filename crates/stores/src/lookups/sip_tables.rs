@@ -13,7 +13,7 @@ use crate::store::SipTables;
 use crate::stores::Notice;
 
 /// How long the reading may take. Look-ups of users continue in that time.
-const TIME: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reading of the SIP tables.
 #[derive(Debug, Default)]
@@ -41,8 +41,8 @@ impl Queries {
         }
         let store = Arc::clone(&self.store);
         let task = self.running.spawn(async move {
-            let reading = tokio::time::timeout(TIME, store.sip_tables()).await;
-            Done::Sip(reading.unwrap_or(Err(StoreError::Timeout(TIME))))
+            let reading = tokio::time::timeout(READ_TIMEOUT, store.sip_tables()).await;
+            Done::Sip(reading.unwrap_or(Err(StoreError::Timeout(READ_TIMEOUT))))
         });
         self.sip.task = Some(task.id());
     }

@@ -275,7 +275,7 @@ fn queries_from_before_do_not_shorten_the_time_until_the_next_probe() {
     let timeout = StoreError::Timeout(Duration::from_secs(2));
     queries.failed(&timeout);
     assert!(queries.refresh_at <= Instant::now() + PROBES[0], "a probe");
-    for _ in 1..FAILURES {
+    for _ in 1..MAX_FAILURES {
         queries.failed(&timeout);
     }
     assert!(queries.is_down());

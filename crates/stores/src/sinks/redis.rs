@@ -5,7 +5,7 @@ use crate::error::StoreError;
 use crate::kinds::redis::Redis;
 
 /// Entries that the stream keeps: with readers that are away, it takes some 50 MB.
-const MAX: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -29,7 +29,7 @@ impl Stream {
                 .arg(&self.key)
                 .arg("MAXLEN")
                 .arg("~")
-                .arg(MAX);
+                .arg(MAX_ENTRIES);
             entry
                 .arg("*")
                 .arg("kind")

@@ -177,7 +177,7 @@ struct Frame {
 
 /// An incomplete message.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct IncompleteMessage {
     kind: Kind,
     frames: u32,
     utf8: Utf8,
@@ -192,7 +192,7 @@ pub struct WebSocket {
     header: [u8; MAX_HEADER],
     header_length: usize,
     frame: Option<Frame>,
-    message: Option<Begun>,
+    message: Option<IncompleteMessage>,
     /// The payload of the incomplete message.
     gathered: Vec<u8>,
     /// Whether the last event has borrowed `gathered`; the next call frees it.
@@ -416,7 +416,7 @@ impl WebSocket {
             self.control_length = 0;
             return Ok(());
         }
-        let new = |kind| Begun {
+        let new = |kind| IncompleteMessage {
             kind,
             frames: 0,
             utf8: Utf8::default(),

@@ -26,7 +26,7 @@ pub(super) fn read_text(value: &[u8], max: usize) -> Result<&str, AttributeError
     core::str::from_utf8(value).map_err(|_| AttributeError::NotUtf8)
 }
 
-/// Whether a text obeys the limits of bytes and of characters. Short ones are not counted.
+/// Whether a text is within the limits of bytes and of characters. Short texts are within both.
 #[inline]
 pub(super) fn is_writable(text: &str) -> bool {
     text.len() <= CHARS_MAX || text.len() <= WRITE_MAX && text.chars().count() <= CHARS_MAX

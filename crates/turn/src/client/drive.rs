@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Client;
 use super::error::RequestError;
-use super::event::Loss;
+use super::event::AllocationLoss;
 use super::transaction::{Operation, Schedule, TimeoutAction, Transaction};
 use crate::{Mono, Now};
 
@@ -90,7 +90,7 @@ impl Client {
             return;
         };
         if allocation.expires_at <= now.mono {
-            self.lose(Loss::Expired);
+            self.lose(AllocationLoss::Expired);
         } else if allocation.refresh_at <= now.mono {
             allocation.refresh_at = Mono::NEVER;
             let lifetime_s = allocation.options.lifetime_s;

@@ -95,7 +95,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {

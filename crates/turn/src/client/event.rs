@@ -43,7 +43,7 @@ pub struct Mapped {
 /// Why an allocation is gone though nobody released it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Loss {
+pub enum AllocationLoss {
     /// The server does not have it any more (437).
     Forgotten,
     /// Its time ran out.
@@ -110,7 +110,7 @@ pub enum Event {
         timing: Timing,
     },
     /// The allocation is gone, and with it permissions and channels.
-    Lost(Loss),
+    Lost(AllocationLoss),
     /// A peer may send now. Not repeated when the permission is refreshed.
     Permitted {
         /// The peer's address.

@@ -67,7 +67,7 @@ use self::channel::Channels;
 pub use self::config::{ClientConfig, Credentials, Retransmission, Security};
 pub use self::data::{Ignored, Received, SendError};
 pub use self::error::{Advice, Alternate, DiscardReason, Discarded, Refusal, RequestError, Timing};
-pub use self::event::{Allocated, Event, Loss, Mapped, PeerError};
+pub use self::event::{Allocated, AllocationLoss, Event, Mapped, PeerError};
 use self::outcome::queue_permission;
 use self::permission::Permissions;
 

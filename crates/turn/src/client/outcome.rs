@@ -7,7 +7,7 @@ use stun::{AddressFamily, Lifetime, MappedAddress, Message, XorMappedAddress};
 
 use super::allocation::{self, AllocateOptions, Allocation};
 use super::error::{RequestError, Timing};
-use super::event::{Event, Loss, Mapped};
+use super::event::{AllocationLoss, Event, Mapped};
 use super::permission::{MAX_PERMITTED_AT_ONCE, RETRY_S};
 use super::transaction::{Operation, Transaction};
 use super::{ALLOCATION_MISMATCH, Client};
@@ -67,7 +67,7 @@ impl Client {
         }
     }
 
-    /// A request came to nothing.
+    /// A request failed.
     pub(super) fn failed(&mut self, now: Now, operation: Operation, error: RequestError) {
         // RFC 8656 §5: after 437 to anything but Allocate the client MUST assume that the allocation is gone.
         let mismatch = error.code() == Some(ALLOCATION_MISMATCH);
@@ -92,7 +92,7 @@ impl Client {
                 lifetime_s: Some(0),
                 family,
             } if mismatch => self.released(family, Timing::default()),
-            _ if mismatch => self.lose(Loss::Forgotten),
+            _ if mismatch => self.lose(AllocationLoss::Forgotten),
             Operation::Refresh { lifetime_s, .. } => {
                 self.refresh_failed(now, lifetime_s != Some(0), error)
             }
@@ -240,7 +240,7 @@ impl Client {
     }
 
     /// The allocation is gone, and with it all that hung on it.
-    pub(super) fn lose(&mut self, loss: Loss) {
+    pub(super) fn lose(&mut self, loss: AllocationLoss) {
         if self.allocation.take().is_some() {
             self.forget(None);
             self.events.push_back(Event::Lost(loss));

@@ -7,7 +7,7 @@ use crate::Mono;
 /// RFC 8489 §6.2.1: an estimate is stale when no transaction completed for ten minutes.
 const STALE_AFTER_S: u64 = 600;
 /// RFC 6298 §2.4 allows an upper bound of at least 60 seconds.
-const CEILING: Duration = Duration::from_secs(60);
+const MAX_RTO: Duration = Duration::from_secs(60);
 
 /// A smoothed round trip time to one server, as RFC 6298 §2 computes it, without its rounding to whole seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,7 +18,8 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Learns from a transaction that was answered. Karn's algorithm: call it only if nothing was sent twice.
+    /// Updates the estimate with the round trip of a transaction. Karn's algorithm (RFC 6298 §3): call it only for a
+    /// transaction without retransmissions.
     pub(super) fn sample(&mut self, now: Mono, round_trip: Duration) {
         let sample = u64::try_from(round_trip.as_nanos())
             .unwrap_or(u64::MAX / 8)
@@ -41,7 +42,7 @@ impl RoundTrip {
             return floor;
         }
         let estimate = self.smoothed_ns.saturating_add(4 * self.variation_ns);
-        Duration::from_nanos(estimate).clamp(floor, CEILING.max(floor))
+        Duration::from_nanos(estimate).clamp(floor, MAX_RTO.max(floor))
     }
 
     fn is_fresh(&self, now: Mono) -> bool {
@@ -54,7 +55,7 @@ impl RoundTrip {
 mod tests {
     use super::*;
 
-    const FLOOR: Duration = Duration::from_millis(500);
+    const MIN_RTO: Duration = Duration::from_millis(500);
 
     fn at_s(seconds: u64) -> Mono {
         Mono::default().plus_secs(seconds)
@@ -63,9 +64,9 @@ mod tests {
     #[test]
     fn a_short_path_keeps_the_configured_timeout() {
         let mut path = RoundTrip::default();
-        assert_eq!(path.timeout(at_s(0), FLOOR), FLOOR);
+        assert_eq!(path.timeout(at_s(0), MIN_RTO), MIN_RTO);
         path.sample(at_s(1), Duration::from_millis(20));
-        assert_eq!(path.timeout(at_s(1), FLOOR), FLOOR);
+        assert_eq!(path.timeout(at_s(1), MIN_RTO), MIN_RTO);
     }
 
     #[test]
@@ -73,16 +74,16 @@ mod tests {
         let mut path = RoundTrip::default();
         path.sample(at_s(1), Duration::from_millis(600));
         // RFC 6298 §2.2: R + 4 * R/2.
-        assert_eq!(path.timeout(at_s(1), FLOOR), Duration::from_millis(1800));
+        assert_eq!(path.timeout(at_s(1), MIN_RTO), Duration::from_millis(1800));
         path.sample(at_s(2), Duration::from_millis(600));
-        assert!(path.timeout(at_s(2), FLOOR) < Duration::from_millis(1800));
+        assert!(path.timeout(at_s(2), MIN_RTO) < Duration::from_millis(1800));
     }
 
     #[test]
     fn an_old_estimate_is_forgotten() {
         let mut path = RoundTrip::default();
         path.sample(at_s(1), Duration::from_millis(600));
-        assert_eq!(path.timeout(at_s(602), FLOOR), FLOOR);
+        assert_eq!(path.timeout(at_s(602), MIN_RTO), MIN_RTO);
     }
 
     #[test]
@@ -90,6 +91,6 @@ mod tests {
         let mut path = RoundTrip::default();
         path.sample(at_s(1), Duration::MAX);
         path.sample(at_s(2), Duration::MAX);
-        assert_eq!(path.timeout(at_s(2), FLOOR), CEILING);
+        assert_eq!(path.timeout(at_s(2), MIN_RTO), MAX_RTO);
     }
 }

@@ -134,7 +134,7 @@ impl RelayIndex {
 }
 
 /// An index for so few clients is not worth shrinking.
-const CALM: usize = 64;
+const MIN_SHRUNK_CLIENTS: usize = 64;
 
 /// All clients, found by 5-tuple.
 #[derive(Debug)]
@@ -172,9 +172,9 @@ impl Clients {
             .copied()
     }
 
-    /// An upper bound of the slot numbers.
-    pub(super) fn bound(&self) -> usize {
-        self.slab.bound()
+    /// All slot numbers are below this.
+    pub(super) fn slots_end(&self) -> usize {
+        self.slab.slots_end()
     }
 
     pub(super) fn get(&self, place: u32) -> Option<&Client> {
@@ -259,7 +259,7 @@ impl Clients {
     /// Returns memory of the index once seven eighths of it are unused. Each shrink is paid for by as many removals.
     fn shrink_index(&mut self) {
         let length = self.index.len();
-        if self.index.capacity() > 8 * length.max(CALM) {
+        if self.index.capacity() > 8 * length.max(MIN_SHRUNK_CLIENTS) {
             let (slab, hasher) = (&self.slab, &self.hash);
             self.index.shrink_to(2 * length, |other| {
                 slab.get(*other)
@@ -270,6 +270,6 @@ impl Clients {
 
     /// All places that were ever in use are below this.
     pub(super) fn places_ever(&self) -> usize {
-        self.slab.bound()
+        self.slab.slots_end()
     }
 }

@@ -28,7 +28,7 @@ use stun::{
 use super::auth_failure::AuthFailure;
 use super::challenge::Offer;
 use super::credentials::{Claim, KeyLookup, KeyQuery, KnownUser};
-use super::request::Source;
+use super::request::RequestOrigin;
 use super::request_context::RequestContext;
 use super::user::{Protection, User, hmac_key};
 use super::{DropReason, Server};
@@ -91,7 +91,7 @@ impl Server {
         now: Now,
         context: &RequestContext,
         message: &Message<'_>,
-        source: Source,
+        origin: RequestOrigin,
     ) -> Result<Arc<User>, Unauthenticated> {
         let claims = read(message)?;
         let nonce_keys = &self.config.nonce_keys;
@@ -111,8 +111,8 @@ impl Server {
         }
         let claim = claims.user_claim().ok_or(AuthFailure::UnknownUser)?;
         let user = match claims.token {
-            Some(token) => self.find_token_user(now, context, message, claim, token, source)?,
-            None => self.find_user(now, context, message, (claim, protection), source)?,
+            Some(token) => self.find_token_user(now, context, message, claim, token, origin)?,
+            None => self.find_user(now, context, message, (claim, protection), origin)?,
         };
         if issued.age_s(now.unix_s) > u64::from(self.config.nonce_lifetime_s) {
             return Err(AuthFailure::StaleNonce.into());
@@ -128,7 +128,7 @@ impl Server {
         context: &RequestContext,
         message: &Message<'_>,
         (claim, protection): (Claim<'_>, Protection),
-        source: Source,
+        origin: RequestOrigin,
     ) -> Result<Arc<User>, Unauthenticated> {
         let realm = Arc::clone(&self.realms.get(context.realm).name);
         let fits =
@@ -156,7 +156,7 @@ impl Server {
         if let Some(user) = known.filter(|user| user.is_fresh(now) && fits(user)) {
             return Ok(Arc::clone(user));
         }
-        if let Some(user) = source.user.filter(|user| fits(user)) {
+        if let Some(user) = origin.user.filter(|user| fits(user)) {
             return Ok(user);
         }
         let query = KeyQuery {
@@ -166,7 +166,7 @@ impl Server {
             client: context.path,
             unix_s: now.unix_s,
         };
-        let found = match source.found {
+        let found = match origin.found {
             Some(found) => *found,
             None => self.config.credentials_of(context.realm).find(&query),
         };

@@ -7,7 +7,7 @@ use stun::{
 };
 
 use super::answer::Refusal;
-use super::request::Source;
+use super::request::RequestOrigin;
 use super::request_context::RequestContext;
 use super::{DropReason, Server};
 use crate::types::attribute::is_known;
@@ -28,7 +28,7 @@ impl Server {
         let with_credentials =
             message.contains(AttributeType::REALM) && message.has_integrity().is_some();
         if self.config.authenticate_binding || with_credentials {
-            return self.protected_binding(now, path, message, Source::of_client());
+            return self.protected_binding(now, path, message, RequestOrigin::of_client());
         }
         let fingerprint = match message.fingerprint() {
             FingerprintState::Absent => false,
@@ -120,9 +120,9 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-        source: Source,
+        origin: RequestOrigin,
     ) -> Result<(), DropReason> {
-        let Some(context) = self.authenticated(now, path, message, source)? else {
+        let Some(context) = self.authenticated(now, path, message, origin)? else {
             return Ok(());
         };
         let unknown = self.unknown_of_binding(path, message, |attribute| {

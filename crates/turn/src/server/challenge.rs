@@ -22,11 +22,12 @@ const AMPLIFICATION: usize = 3;
 const TLV: usize = 4;
 
 /// Bytes of a challenge with an empty realm and nothing that may be left out.
-const LEAST: usize = stun::HEADER_LEN + TLV + 4 + TLV + TLV + nonce::LEN;
+const MIN_CHALLENGE_BYTES: usize = stun::HEADER_LEN + TLV + 4 + TLV + TLV + nonce::LEN;
 
 /// Bytes of the longest realm with which a challenge to any request keeps to the amplification limit: also to a header
 /// alone, over IPv4.
-pub const MAX_REALM_BYTES: usize = AMPLIFICATION * (stun::HEADER_LEN + IPV4_UDP) - IPV4_UDP - LEAST;
+pub const MAX_REALM_BYTES: usize =
+    AMPLIFICATION * (stun::HEADER_LEN + IPV4_UDP) - IPV4_UDP - MIN_CHALLENGE_BYTES;
 
 /// Bytes of the shortest Allocate request: its REQUESTED-TRANSPORT is required (RFC 8656 §7.1).
 const ALLOCATE: usize = stun::HEADER_LEN + TLV + 4;
@@ -39,7 +40,7 @@ const ALGORITHMS: usize = TLV + 8;
 #[must_use]
 pub const fn max_server_name_bytes(realm_bytes: usize) -> usize {
     let limit = AMPLIFICATION * (ALLOCATE + IPV4_UDP) - IPV4_UDP;
-    let used = LEAST + ALGORITHMS + realm_bytes + padding(realm_bytes) + TLV;
+    let used = MIN_CHALLENGE_BYTES + ALGORITHMS + realm_bytes + padding(realm_bytes) + TLV;
     (limit - used) / 4 * 4
 }
 
@@ -155,7 +156,7 @@ fn fit<'a>(
     limit: usize,
 ) -> Option<Content<'a>> {
     let length = realm.name.len() + padding(realm.name.len());
-    let least = LEAST + length + if context.fingerprint { TLV + 4 } else { 0 };
+    let least = MIN_CHALLENGE_BYTES + length + if context.fingerprint { TLV + 4 } else { 0 };
     let mut room = limit.checked_sub(least)?;
     let mut take = |length: usize| {
         let fits = length <= room;

@@ -83,7 +83,7 @@ struct ByNumber {
 }
 
 /// Up to this number of channels, a linear search is used, because they are in a few cache lines.
-const FEW: usize = 4;
+const MAX_LINEAR_CHANNELS: usize = 4;
 
 /// Where each number is, sorted by number.
 #[derive(Debug, Default)]
@@ -207,7 +207,7 @@ impl Channels {
 
     /// Makes the table by number anew, if one is needed.
     fn index(&mut self) {
-        if self.by_peer.len() <= FEW {
+        if self.by_peer.len() <= MAX_LINEAR_CHANNELS {
             self.by_number = None;
             return;
         }
@@ -269,7 +269,7 @@ mod tests {
         let all = numbers.map(|(number, host, port)| channel(0x4000 + number, host, port));
         for bound in 0..all.len() {
             channels.bind(all[bound], Mono(0));
-            assert_eq!(channels.by_number.is_some(), bound >= FEW);
+            assert_eq!(channels.by_number.is_some(), bound >= MAX_LINEAR_CHANNELS);
             for (place, wanted) in all.iter().enumerate() {
                 let found = channels.with_number(wanted.number, Mono(1));
                 let peer = (place <= bound).then(|| wanted.peer());

@@ -14,7 +14,7 @@ use super::{ClientVerdict, DropReason, Server};
 use crate::{ClientPath, Now, RelayKey, Run};
 
 /// The datagrams at the front of a run that have the same channel and length.
-struct Equal {
+struct EqualDatagrams {
     number: ChannelNumber,
     covers: usize,
     /// Bytes of payload in each but the last.
@@ -49,7 +49,7 @@ impl Server {
         &mut self,
         now: Now,
         path: &ClientPath,
-        equal: &Equal,
+        equal: &EqualDatagrams,
     ) -> Result<ClientVerdict, DropReason> {
         let (place, user, allocation) = self
             .clients
@@ -135,11 +135,11 @@ pub(super) fn check(
 
 /// Reads the first datagram's header and counts how many datagrams behind it have the same one. `None` if it
 /// is malformed.
-fn cut(run: Run<'_>) -> Option<Equal> {
+fn cut(run: Run<'_>) -> Option<EqualDatagrams> {
     let first = run.first();
     let head = ChannelData::parse_datagram_rfc5766(first).ok()?;
     let (number, payload) = (head.number, head.payload.len());
-    let mut equal = Equal {
+    let mut equal = EqualDatagrams {
         number,
         covers: 1,
         payload,

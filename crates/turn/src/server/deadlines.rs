@@ -9,10 +9,10 @@ use crate::Mono;
 const ARITY: usize = 4;
 
 /// The relay has no entry.
-const ABSENT: u32 = u32::MAX;
+const NO_ENTRY: u32 = u32::MAX;
 
 /// Tables for so few relays are not worth shrinking.
-const CALM: usize = 64;
+const MIN_SHRUNK_ENTRIES: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -38,11 +38,11 @@ impl Deadlines {
     pub(super) fn set(&mut self, relay: u32, at: Mono) {
         let slot = relay as usize;
         if slot >= self.places.len() {
-            self.places.resize(slot + 1, ABSENT);
+            self.places.resize(slot + 1, NO_ENTRY);
         }
         let entry = Entry { at, relay };
         let place = self.places[slot];
-        if place == ABSENT {
+        if place == NO_ENTRY {
             self.heap.push(entry);
             self.rise(self.heap.len() - 1, entry);
         } else {
@@ -55,11 +55,11 @@ impl Deadlines {
         let Some(place) = self
             .places
             .get_mut(relay as usize)
-            .filter(|place| **place != ABSENT)
+            .filter(|place| **place != NO_ENTRY)
         else {
             return;
         };
-        let hole = std::mem::replace(place, ABSENT) as usize;
+        let hole = std::mem::replace(place, NO_ENTRY) as usize;
         let Some(last) = self.heap.pop() else { return };
         if hole < self.heap.len() {
             self.sift(hole, last);
@@ -70,12 +70,12 @@ impl Deadlines {
     /// Returns memory once seven eighths of it are unused. Relays with high indices go first, because new ones get low
     /// indices.
     fn shrink(&mut self) {
-        let most = 8 * self.heap.len().max(CALM);
+        let most = 8 * self.heap.len().max(MIN_SHRUNK_ENTRIES);
         if self.heap.capacity() > most {
             self.heap.shrink_to(most / 4);
         }
         if self.places.len() > most {
-            while self.places.last() == Some(&ABSENT) {
+            while self.places.last() == Some(&NO_ENTRY) {
                 self.places.pop();
             }
             if self.places.capacity() > 4 * self.places.len() {

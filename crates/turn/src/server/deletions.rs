@@ -28,7 +28,7 @@ use crate::{ClientPath, FiveTuple, Mono};
 pub(super) const WINDOW_S: u64 = 40;
 
 /// One prefix may have this part of the table.
-const SHARE: usize = 8;
+const PREFIX_SHARE: usize = 8;
 
 #[derive(Debug)]
 struct Deletion {
@@ -110,7 +110,7 @@ impl Deletions {
         let five_tuple = &path.five_tuple;
         let prefix = Prefix::of(five_tuple.remote.ip());
         let is_full =
-            self.queue.len() >= limit || self.shares.count(prefix) >= limit.div_ceil(SHARE);
+            self.queue.len() >= limit || self.shares.count(prefix) >= limit.div_ceil(PREFIX_SHARE);
         if is_full {
             return;
         }

@@ -17,7 +17,7 @@ use super::credentials::{KeyLookup, KeyQuery};
 use super::deadlines::Deadlines;
 use super::hash::KeyedHash;
 use super::outputs::QueuedAuth;
-use super::request::Source;
+use super::request::RequestOrigin;
 use super::request_context::RequestContext;
 use super::shares::{Prefix, PrefixCounts};
 use super::slab::Slab;
@@ -199,13 +199,13 @@ impl Server {
         };
         // What was true before users were forgotten is asked again.
         let is_current = suspended.epoch == self.credentials_epoch;
-        let source = Source {
+        let origin = RequestOrigin {
             may_move: suspended.may_move,
             found: is_current.then(|| Box::new(found)),
             user: None,
         };
         if let Ok(message) = Message::parse(&suspended.bytes)
-            && let Err(reason) = self.resume(now, &suspended.path, &message, source)
+            && let Err(reason) = self.resume(now, &suspended.path, &message, origin)
         {
             self.stats.count_drops(reason, 1);
         }

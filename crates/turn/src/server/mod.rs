@@ -165,14 +165,14 @@ use outputs::Outputs;
 use realms::{Realms, ServerNames};
 use relay::Relay;
 use report::Reports;
-use request::Source;
+use request::RequestOrigin;
 use reservation::Tokens;
 use shared_ports::SharedPorts;
 use slab::Slab;
 use tcp::PeerConnections;
 use unverified::Unverified;
 use user::KnownUsers;
-pub use user::{Forget, VerifiedUser};
+pub use user::{UsersToForget, VerifiedUser};
 use walk::PolicySweep;
 
 use crate::random::Random;
@@ -257,7 +257,7 @@ impl Server {
     /// [`handle_timeout`](Self::handle_timeout).
     pub fn set_config(&mut self, now: Now, config: ValidConfig) {
         if !config.has_same_users(&self.config) {
-            self.forget_users(Forget::All);
+            self.forget_users(UsersToForget::All);
         }
         if self.stats.relays + self.stats.reservations + self.stats.pending == 0 {
             self.quota = Arc::clone(&config.quota);
@@ -278,7 +278,7 @@ impl Server {
     pub fn handle_client(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> ClientVerdict {
         match Packet::of(run.first()) {
             Packet::TurnChannel => self.channel_data(now, path, run),
-            Packet::Stun => self.stun(now, path, run.first(), Source::of_client()),
+            Packet::Stun => self.stun(now, path, run.first(), RequestOrigin::of_client()),
             Packet::Other if self.config.rfc5766_channels && has_rfc5766_channel(run.first()) => {
                 self.channel_data(now, path, run)
             }
@@ -297,7 +297,7 @@ impl Server {
         message: &[u8],
         user: Option<&VerifiedUser>,
     ) -> ClientVerdict {
-        self.stun(now, path, message, Source::moved(user))
+        self.stun(now, path, message, RequestOrigin::moved(user))
     }
 
     /// Whether there is anything to do: nearly never after relayed data, so this is worth a look before

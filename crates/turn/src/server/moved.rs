@@ -13,15 +13,15 @@ use super::hash::KeyedHash;
 use crate::{FiveTuple, Mono};
 
 /// How long a retransmission is known by its transaction: as long as a response is kept (RFC 8489 §6.3.1).
-const WINDOW: Duration = Duration::from_secs(40);
+const KEPT_TIME: Duration = Duration::from_secs(40);
 
 /// How long any request from the 5-tuple follows: longer than a datagram waits in a receive buffer. After that the
 /// client has a response from the other server and makes a new start.
-const QUEUED: Duration = Duration::from_secs(1);
+const MAX_QUEUED_TIME: Duration = Duration::from_secs(1);
 
 /// How many are remembered, at about 100 bytes each. When there are more, the older ones give way: all that happens is
 /// that a late retransmission is taken for a new request.
-const MAX: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
 #[derive(Debug)]
 struct Entry {
@@ -62,9 +62,9 @@ impl Moved {
             .table
             .find(hash, |entry| entry.five_tuple == *five_tuple)?;
         let follows = if entry.transaction_id == transaction_id {
-            WINDOW
+            KEPT_TIME
         } else {
-            QUEUED
+            MAX_QUEUED_TIME
         };
         (now.since(entry.at) < follows).then_some(entry.to)
     }
@@ -77,7 +77,7 @@ impl Moved {
         to: u16,
         now: Mono,
     ) {
-        if self.table.len() >= MAX {
+        if self.table.len() >= MAX_ENTRIES {
             self.make_room(now);
         }
         let entry = Entry {
@@ -103,15 +103,16 @@ impl Moved {
 
     /// Forgets the older half of the window; all, if that is not enough.
     fn make_room(&mut self, now: Mono) {
-        self.table.retain(|entry| now.since(entry.at) < WINDOW / 2);
-        if self.table.len() >= MAX {
+        self.table
+            .retain(|entry| now.since(entry.at) < KEPT_TIME / 2);
+        if self.table.len() >= MAX_ENTRIES {
             self.table.clear();
         }
     }
 
     /// When all of them are old; `None` if there are none.
     pub(super) fn all_old_at(&self) -> Option<Mono> {
-        (!self.table.is_empty()).then(|| self.newest.plus(WINDOW))
+        (!self.table.is_empty()).then(|| self.newest.plus(KEPT_TIME))
     }
 
     /// Forgets everything, and the memory it took.
@@ -134,12 +135,12 @@ mod tests {
             local: ([192, 0, 2, 1], 3478).into(),
             remote: (number.to_be_bytes(), 4000).into(),
         };
-        for number in 0..3 * MAX as u32 {
+        for number in 0..3 * MAX_ENTRIES as u32 {
             // A millisecond between them: all within one window.
             let now = Mono(u64::from(number) * 1_000_000);
             moved.remember(&five_tuple(number), id, 7, now);
             assert_eq!(moved.find(&five_tuple(number), id, now), Some(7));
-            assert!(moved.table.len() <= MAX);
+            assert!(moved.table.len() <= MAX_ENTRIES);
         }
     }
 }

@@ -191,7 +191,7 @@ impl Server {
     /// network has changed. One call does so for at most `most` relays, beginning with the one at index `first`, 0 at
     /// first. Returns the index to continue with, `None` at the end.
     pub fn repeat_offloads(&mut self, first: u32, most: u32) -> Option<u32> {
-        let bound = u32::try_from(self.relays.bound()).unwrap_or(u32::MAX);
+        let bound = u32::try_from(self.relays.slots_end()).unwrap_or(u32::MAX);
         let end = first.saturating_add(most).min(bound);
         for relay in first..end {
             let Some((about, live, outputs)) = self.offloadable(relay) else {

@@ -25,7 +25,7 @@ pub enum Arrival {
 }
 
 /// No entry: no slab grows to this.
-const NONE: u32 = u32::MAX;
+const NO_ENTRY: u32 = u32::MAX;
 
 impl Server {
     /// The limit of arrivals per [`read_ahead`](Self::read_ahead). Their cache lines and payloads fit into the
@@ -34,25 +34,25 @@ impl Server {
 
     /// From this number of relays on, their state exceeds the second-level cache of common processors. Below it,
     /// reading ahead costs time and gains nothing.
-    const MANY: u64 = 2048;
+    const MIN_RELAYS: u64 = 2048;
 
     /// Whether reading ahead is worth the while.
     #[inline]
     #[must_use]
     pub const fn reads_ahead(&self) -> bool {
-        self.stats.relays >= Self::MANY
+        self.stats.relays >= Self::MIN_RELAYS
     }
 
     /// Reads what the next datagrams, at most [`READ_AHEAD`](Self::READ_AHEAD), will need. Returns the indices of the
     /// relays that they probably go through, [`u32::MAX`] where there is none.
     pub fn read_ahead(&self, arrivals: impl Iterator<Item = Arrival>) -> [u32; Self::READ_AHEAD] {
-        let mut clients = [NONE; Self::READ_AHEAD];
-        let mut relays = [NONE; Self::READ_AHEAD];
+        let mut clients = [NO_ENTRY; Self::READ_AHEAD];
+        let mut relays = [NO_ENTRY; Self::READ_AHEAD];
         let places = clients.iter_mut().zip(&mut relays);
         for ((client, relay), arrival) in places.zip(arrivals) {
             match arrival {
                 Arrival::Client(five_tuple) => {
-                    *client = self.clients.guess(&five_tuple).unwrap_or(NONE)
+                    *client = self.clients.guess(&five_tuple).unwrap_or(NO_ENTRY)
                 }
                 Arrival::Peer(key) => *relay = key.index,
                 Arrival::Other => {}
@@ -67,12 +67,12 @@ impl Server {
     /// The clients, and so the relays of those that sent something.
     fn read_clients(&self, clients: &[u32], relays: &mut [u32]) {
         for (client, relay) in clients.iter().zip(relays) {
-            if *client != NONE
+            if *client != NO_ENTRY
                 && let Some(client) = self.clients.get(*client)
                 && let Stage::Open(allocation) = &client.stage
             {
                 black_box(client.path.port());
-                *relay = allocation.relays().next().unwrap_or(NONE);
+                *relay = allocation.relays().next().unwrap_or(NO_ENTRY);
             }
         }
     }
@@ -80,7 +80,7 @@ impl Server {
     /// The relays, and so the clients of those that get something.
     fn read_relays(&self, relays: &[u32], clients: &mut [u32]) {
         for (relay, client) in relays.iter().zip(clients) {
-            if *relay != NONE
+            if *relay != NO_ENTRY
                 && let Some(Relay::Live(live)) = self.relays.get(*relay)
             {
                 black_box(live.expires);
@@ -92,7 +92,7 @@ impl Server {
     /// The first channels, and the clients again: in the cache already for what clients send.
     fn read_channels(&self, relays: &[u32], clients: &[u32]) {
         for (relay, client) in relays.iter().zip(clients) {
-            if *relay == NONE {
+            if *relay == NO_ENTRY {
                 continue;
             }
             if let Some(Relay::Live(live)) = self.relays.get(*relay) {

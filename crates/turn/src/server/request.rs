@@ -15,31 +15,30 @@ use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
 
-/// What is known of a request besides its bytes.
+/// How a request reached this server, and what is known about its user already.
 #[derive(Debug)]
-pub(super) struct Source {
-    /// Whether it may go to another server.
+pub(super) struct RequestOrigin {
+    /// Whether this server may pass it to another server. False if another server has passed it to this one.
     pub(super) may_move: bool,
-    /// What a source of credentials has said of its user that answered later.
+    /// The result of a look-up that suspended the request (`Output::FindKeys`).
     pub(super) found: Option<Box<KeyLookup>>,
-    /// Who proved the key at the server that it came from.
+    /// The user that another server has verified.
     pub(super) user: Option<Arc<User>>,
 }
 
-impl Source {
-    /// Of a request that comes from a client.
-    pub(super) const fn of_client() -> Source {
-        Source {
+impl RequestOrigin {
+    /// The request comes from a client.
+    pub(super) const fn of_client() -> RequestOrigin {
+        RequestOrigin {
             may_move: true,
             found: None,
             user: None,
         }
     }
 
-    /// Of a request that another server has passed on. `user` has made it; `None` if that server could not authenticate
-    /// it.
-    pub(super) fn moved(user: Option<&VerifiedUser>) -> Source {
-        Source {
+    /// Another server has passed the request on. `user` has sent it; `None` if that server could not authenticate it.
+    pub(super) fn moved(user: Option<&VerifiedUser>) -> RequestOrigin {
+        RequestOrigin {
             may_move: false,
             found: None,
             user: user.map(|user| Arc::clone(&user.0)),
@@ -54,7 +53,7 @@ impl Server {
         now: Now,
         path: &ClientPath,
         datagram: &[u8],
-        source: Source,
+        origin: RequestOrigin,
     ) -> ClientVerdict {
         let outcome = match Message::parse(datagram) {
             Ok(message) => match (message.method(), message.class()) {
@@ -76,7 +75,7 @@ impl Server {
                     Class::Request,
                 ) => {
                     self.stats.count_request(message.method(), datagram.len());
-                    self.turn_request(now, path, &message, source)
+                    self.turn_request(now, path, &message, origin)
                 }
                 (Method::CONNECTION_BIND, Class::Request)
                     if self.tcp.is_rfc6062_enabled() && self.moves_connection(path, &message) =>
@@ -87,7 +86,7 @@ impl Server {
                     if self.tcp.is_rfc6062_enabled() =>
                 {
                     self.stats.count_request(message.method(), datagram.len());
-                    self.turn_request(now, path, &message, source)
+                    self.turn_request(now, path, &message, origin)
                 }
                 (method, _) => Err(not_for_us(method)),
             },
@@ -105,11 +104,11 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-        source: Source,
+        origin: RequestOrigin,
     ) -> Result<(), DropReason> {
         match message.method() {
-            Method::BINDING => self.protected_binding(now, path, message, source),
-            _ => self.turn_request(now, path, message, source),
+            Method::BINDING => self.protected_binding(now, path, message, origin),
+            _ => self.turn_request(now, path, message, origin),
         }
     }
 
@@ -119,9 +118,9 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-        source: Source,
+        origin: RequestOrigin,
     ) -> Result<(), DropReason> {
-        let Some(context) = self.authenticated(now, path, message, source)? else {
+        let Some(context) = self.authenticated(now, path, message, origin)? else {
             return Ok(());
         };
         // RFC 8489 §6.3.1: unknown attributes come after authentication and before anything of the method.
@@ -146,20 +145,20 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-        source: Source,
+        origin: RequestOrigin,
     ) -> Result<Option<RequestContext>, DropReason> {
         if message.fingerprint() == FingerprintState::Invalid {
             return Err(DropReason::WrongFingerprint);
         }
         let mut context = RequestContext::unauthenticated(path, message);
-        context.may_move = source.may_move;
+        context.may_move = origin.may_move;
         context.realm = self.realm_for(path, message);
         // A request that was moved here with its user has been reported where it came from.
-        let is_new = source.may_move || source.user.is_none();
+        let is_new = origin.may_move || origin.user.is_none();
         if self.answer_again(now, &context)? {
             return Ok(None);
         }
-        match self.authenticate(now, &context, message, source) {
+        match self.authenticate(now, &context, message, origin) {
             Ok(user) => {
                 context.user = Some(user);
                 self.refund_unverified(now.mono, path);
@@ -174,7 +173,7 @@ impl Server {
                     Unauthenticated::Failed(AuthFailure::UnknownUser)
                         | Unauthenticated::UnexpectedToken
                 );
-                if !is_unknown_here || !self.sends_unverified(now, &context, message)? {
+                if !is_unknown_here || !self.pass_unverified(now, &context, message)? {
                     self.refuse_unauthenticated(now, &context, message, reason)?;
                 }
                 Ok(None)

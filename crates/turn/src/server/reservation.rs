@@ -25,9 +25,9 @@ use super::user::User;
 use crate::{Now, RelayKey};
 
 /// Places beyond have no room in a token.
-const PLACES: u32 = 1 << 24;
+const PLACE_COUNT: u32 = 1 << 24;
 /// Where a token's MAC starts.
-const MAC: usize = 4;
+const MAC_START: usize = 4;
 
 /// A reserved relay that a client of another server has claimed. Dropping it releases its unit of quota.
 #[derive(Debug)]
@@ -93,12 +93,15 @@ impl Tokens {
 
     /// The token of a relay, if its place fits into one.
     fn token(&self, relay: RelayKey) -> Option<[u8; 8]> {
-        if relay.index >= PLACES {
+        if relay.index >= PLACE_COUNT {
             return None;
         }
         let [_, p0, p1, p2] = relay.index.to_be_bytes();
         let mut token = [self.worker, p0, p1, p2, 0, 0, 0, 0];
-        for (byte, from) in token[MAC..].iter_mut().zip(self.tag(relay).as_bytes()) {
+        for (byte, from) in token[MAC_START..]
+            .iter_mut()
+            .zip(self.tag(relay).as_bytes())
+        {
             *byte = *from;
         }
         Some(token)
@@ -106,7 +109,7 @@ impl Tokens {
 
     /// Whether this is the relay's token; in a time that does not reveal how much of it is right.
     fn is_genuine(&self, relay: RelayKey, token: [u8; 8]) -> bool {
-        relay.index < PLACES && self.tag(relay).starts_with(&token[MAC..])
+        relay.index < PLACE_COUNT && self.tag(relay).starts_with(&token[MAC_START..])
     }
 
     fn tag(&self, relay: RelayKey) -> HmacTag {
@@ -293,7 +296,7 @@ mod tests {
         assert!(others.is_empty());
         assert_eq!(
             tokens.token(RelayKey {
-                index: PLACES,
+                index: PLACE_COUNT,
                 generation: 0
             }),
             None

@@ -12,7 +12,7 @@ use crate::{AllocationKey, ClientPath, Mono, Now};
 
 /// Limit of permissions, of channels and of data connections that a [`Session`] shows. An allocation can have more than
 /// a thousand.
-const SHOWN: usize = 16;
+const MAX_SHOWN: usize = 16;
 
 /// An allocation at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Server {
         most: u32,
         filter: &SessionFilter,
     ) -> (Vec<Session>, Option<u32>) {
-        let bound = u32::try_from(self.clients.bound()).unwrap_or(u32::MAX);
+        let bound = u32::try_from(self.clients.slots_end()).unwrap_or(u32::MAX);
         let end = from.saturating_add(most).min(bound);
         let found = (from..end).filter_map(|place| {
             let client = self.clients.get(place)?;
@@ -172,7 +172,7 @@ impl Server {
 
 /// The first ones, and the number of the others.
 fn first<T>(mut all: impl Iterator<Item = T>) -> (Vec<T>, usize) {
-    let shown = all.by_ref().take(SHOWN).collect();
+    let shown = all.by_ref().take(MAX_SHOWN).collect();
     (shown, all.count())
 }
 

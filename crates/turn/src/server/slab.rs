@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 
 /// Entries per chunk.
-const CHUNK: usize = 64;
+const CHUNK_ENTRIES: usize = 64;
 
 /// No next free slot.
-const END: u32 = u32::MAX;
+const END_OF_LIST: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Slot<T> {
@@ -20,7 +20,7 @@ struct Slot<T> {
 
 #[derive(Debug)]
 enum Content<T> {
-    /// The number of the next free slot in the chunk, or [`END`].
+    /// The number of the next free slot in the chunk, or [`END_OF_LIST`].
     Free(u32),
     Used(T),
 }
@@ -39,18 +39,18 @@ impl<T> Chunk<T> {
         Chunk {
             slots: Vec::new(),
             used: 0,
-            first_free: END,
+            first_free: END_OF_LIST,
             generation: 0,
         }
     }
 
     const fn has_room(&self) -> bool {
-        self.used < CHUNK
+        self.used < CHUNK_ENTRIES
     }
 
     /// Returns the number of the slot and its generation. There must be room.
     fn insert(&mut self, value: T) -> (usize, u32) {
-        if self.first_free == END {
+        if self.first_free == END_OF_LIST {
             return self.add_slot(value);
         }
         let number = self.first_free as usize;
@@ -66,7 +66,7 @@ impl<T> Chunk<T> {
 
     fn add_slot(&mut self, value: T) -> (usize, u32) {
         if self.slots.is_empty() {
-            self.slots.reserve_exact(CHUNK);
+            self.slots.reserve_exact(CHUNK_ENTRIES);
         }
         self.slots.push(Slot {
             generation: self.generation,
@@ -131,7 +131,7 @@ impl<T> Slab<T> {
         if self.spare == Some(place) {
             self.spare = None;
         }
-        (place * CHUNK as u32 + number as u32, generation)
+        (place * CHUNK_ENTRIES as u32 + number as u32, generation)
     }
 
     fn chunk_with_room(&mut self) -> u32 {
@@ -146,16 +146,16 @@ impl<T> Slab<T> {
 
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         self.chunks
-            .get(index as usize / CHUNK)?
+            .get(index as usize / CHUNK_ENTRIES)?
             .slots
-            .get(index as usize % CHUNK)
+            .get(index as usize % CHUNK_ENTRIES)
     }
 
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
         self.chunks
-            .get_mut(index as usize / CHUNK)?
+            .get_mut(index as usize / CHUNK_ENTRIES)?
             .slots
-            .get_mut(index as usize % CHUNK)
+            .get_mut(index as usize % CHUNK_ENTRIES)
     }
 
     /// The entry at this index, of any generation.
@@ -198,8 +198,8 @@ impl<T> Slab<T> {
 
     /// The generation of the tenant at this index, or of the next one.
     pub(super) fn generation(&self, index: u32) -> u32 {
-        let chunk = self.chunks.get(index as usize / CHUNK);
-        let slot = chunk.and_then(|chunk| chunk.slots.get(index as usize % CHUNK));
+        let chunk = self.chunks.get(index as usize / CHUNK_ENTRIES);
+        let slot = chunk.and_then(|chunk| chunk.slots.get(index as usize % CHUNK_ENTRIES));
         slot.map_or_else(
             || chunk.map_or(0, |chunk| chunk.generation),
             |slot| slot.generation,
@@ -208,10 +208,10 @@ impl<T> Slab<T> {
 
     /// Takes the entry out. Keys to it find nothing from now on.
     pub(super) fn remove(&mut self, index: u32) -> Option<T> {
-        let place = index / CHUNK as u32;
+        let place = index / CHUNK_ENTRIES as u32;
         let chunk = self.chunks.get_mut(place as usize)?;
         let had_room = chunk.has_room();
-        let value = chunk.remove(index as usize % CHUNK)?;
+        let value = chunk.remove(index as usize % CHUNK_ENTRIES)?;
         let is_empty = chunk.used == 0;
         if !had_room {
             self.with_room.insert(place);
@@ -235,8 +235,8 @@ impl<T> Slab<T> {
     }
 
     /// All indices that were ever in use are below this.
-    pub(super) fn bound(&self) -> usize {
-        self.chunks.len() * CHUNK
+    pub(super) fn slots_end(&self) -> usize {
+        self.chunks.len() * CHUNK_ENTRIES
     }
 }
 

@@ -11,7 +11,7 @@ use super::allocation::Client;
 use super::auth::{Unauthenticated, is_signed_with};
 use super::auth_failure::AuthFailure;
 use super::credentials::{Claim, TokenContent, TokenError};
-use super::request::Source;
+use super::request::RequestOrigin;
 use super::request_context::RequestContext;
 use super::user::User;
 use crate::Now;
@@ -26,7 +26,7 @@ impl Server {
         message: &Message<'_>,
         claim: Claim<'_>,
         token: Result<AccessToken<'_>, AttributeError>,
-        source: Source,
+        origin: RequestOrigin,
     ) -> Result<Arc<User>, Unauthenticated> {
         let holder = || self.token_holder(context, message, claim);
         let tokens = self.config.access_tokens_of(context.realm);
@@ -36,7 +36,7 @@ impl Server {
         let integrity = message
             .has_integrity()
             .ok_or(Unauthenticated::NoIntegrity)?;
-        let moved = source.user.filter(|user| user.is_by_token());
+        let moved = origin.user.filter(|user| user.is_by_token());
         if let Some(user) = moved.filter(|user| is_signed_with(message, user.key())) {
             return Ok(user);
         }

@@ -65,7 +65,7 @@ pub(super) struct User {
 /// The users whose keys to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Forget<'a> {
+pub enum UsersToForget<'a> {
     /// The user of this name, prepared with OpaqueString.
     User(&'a str),
     /// All users of this realm.
@@ -299,11 +299,11 @@ impl Server {
     /// Forgets keys, so that their source is asked again before anybody gets an allocation with them. Existing
     /// allocations stay, and can be refreshed, unless [`Config::strict_expiry`](super::Config::strict_expiry) is set.
     /// Look-ups that are in progress are made again.
-    pub fn forget_users(&mut self, which: Forget<'_>) {
+    pub fn forget_users(&mut self, which: UsersToForget<'_>) {
         match which {
-            Forget::User(name) => self.known_users.forget(name),
-            Forget::Realm(realm) if !self.realms.has_name(realm) => return,
-            Forget::Realm(_) | Forget::All => self.known_users.clear(),
+            UsersToForget::User(name) => self.known_users.forget(name),
+            UsersToForget::Realm(realm) if !self.realms.has_name(realm) => return,
+            UsersToForget::Realm(_) | UsersToForget::All => self.known_users.clear(),
         }
         self.credentials_epoch = self.credentials_epoch.wrapping_add(1);
     }

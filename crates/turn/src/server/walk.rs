@@ -10,7 +10,7 @@ use super::output::CloseReason;
 use crate::{Mono, Now};
 
 /// Relays or allocations per step.
-const STEP: u32 = 64;
+const STEP_ENTRIES: u32 = 64;
 
 /// How far the walks are.
 #[derive(Debug, Default)]
@@ -79,18 +79,18 @@ impl Server {
     /// Takes one step of each walk.
     pub(super) fn walk(&mut self, now: Now) {
         if let Some(walk) = self.walks.reclassify {
-            let end = walk.next + STEP;
+            let end = walk.next + STEP_ENTRIES;
             (walk.next..end).for_each(|relay| self.reclassify(now, relay, walk.again));
-            let is_over = end as usize >= self.relays.bound();
+            let is_over = end as usize >= self.relays.slots_end();
             self.walks.reclassify = (!is_over).then_some(Reclassify { next: end, ..walk });
         }
         if let Some(walk) = self.walks.close {
-            let end = walk.next + STEP;
+            let end = walk.next + STEP_ENTRIES;
             for index in walk.next..end {
                 self.end_client(now, index, walk.reason);
                 self.end_reservation(index);
             }
-            let bound = self.clients.places_ever().max(self.relays.bound());
+            let bound = self.clients.places_ever().max(self.relays.slots_end());
             self.walks.close = ((end as usize) < bound).then_some(Close { next: end, ..walk });
         }
     }

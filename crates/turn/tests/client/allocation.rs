@@ -8,8 +8,8 @@ use stun::{
     ReservationToken, Software, UnknownAttributes, XorMappedAddress, XorRelayedAddress,
 };
 use turn::client::{
-    Advice, AllocateOptions, CallError, ClientConfig, Event, Loss, RequestError, RequestedPort,
-    RequestedRelays,
+    Advice, AllocateOptions, AllocationLoss, CallError, ClientConfig, Event, RequestError,
+    RequestedPort, RequestedRelays,
 };
 
 use crate::script::{
@@ -321,7 +321,7 @@ fn a_refresh_that_gets_no_answer_is_repeated_until_time_is_up() {
     assert!(!script.run_s(10).is_empty(), "the second refresh");
     assert_eq!(script.event(), None);
     script.run_s(15);
-    assert_eq!(script.event(), Some(Event::Lost(Loss::Expired)));
+    assert_eq!(script.event(), Some(Event::Lost(AllocationLoss::Expired)));
     assert_eq!(script.client.relayed(), None);
     assert_eq!(script.client.poll_timeout(), None);
 }
@@ -337,7 +337,7 @@ fn an_allocation_the_server_has_forgotten_is_lost() {
     script.client.refresh(script.now, None).expect("allocated");
     let refresh = script.request();
     script.refuse(&refresh, 437);
-    assert_eq!(script.event(), Some(Event::Lost(Loss::Forgotten)));
+    assert_eq!(script.event(), Some(Event::Lost(AllocationLoss::Forgotten)));
     assert_eq!(script.event(), None);
     assert!(!script.client.is_busy(), "nothing waits for the permission");
     assert_eq!(
@@ -382,7 +382,7 @@ fn without_keep_alive_the_allocation_lapses() {
     assert_eq!(script.run_s(599), Vec::<Vec<u8>>::new());
     assert_eq!(script.event(), None);
     script.run_s(1);
-    assert_eq!(script.event(), Some(Event::Lost(Loss::Expired)));
+    assert_eq!(script.event(), Some(Event::Lost(AllocationLoss::Expired)));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stun::nonce::NonceKeys;
 use stun::{AddressFamily, IntegrityAlgorithm, PasswordAlgorithm};
 use turn::client::{
-    Advice, AllocateOptions, CallError, Client, ClientConfig, Event, Loss, RequestError,
+    Advice, AllocateOptions, AllocationLoss, CallError, Client, ClientConfig, Event, RequestError,
     RequestedPort, RequestedRelays, Security,
 };
 use turn::server::{ClientIdentity, Quota, QuotaExceeded, TicketKeys};
@@ -295,7 +295,10 @@ fn an_allocation_without_a_refresh_expires_on_both_sides() {
     });
     pair.allocate(client, AllocateOptions::default());
     pair.run_s(600);
-    assert_eq!(pair.events(client).pop(), Some(Event::Lost(Loss::Expired)));
+    assert_eq!(
+        pair.events(client).pop(),
+        Some(Event::Lost(AllocationLoss::Expired))
+    );
     assert_eq!(pair.server.stats().allocations, 0);
     pair.allocate(client, AllocateOptions::default());
 }

@@ -7,7 +7,7 @@ use hairpin_turn::server::credentials::{
     AnyOf, Claim, Credentials, KeyLookup, KeyQuery, KnownUser, OwnedKeyQuery, StaticCredentials,
     UserKey,
 };
-use hairpin_turn::server::{AuthFailure, ClientVerdict, CloseReason, DropReason, Forget};
+use hairpin_turn::server::{AuthFailure, ClientVerdict, CloseReason, DropReason, UsersToForget};
 use hairpin_turn::{ClientPath, LookupKey, Transport};
 use stun::{Lifetime, Method, PasswordAlgorithm, long_term_key};
 
@@ -489,7 +489,11 @@ fn a_key_is_good_for_as_long_as_its_source_says() {
 #[test]
 fn a_forgotten_user_gets_no_new_allocation_and_strictly_no_refresh() {
     for strict in [false, true] {
-        for which in [Forget::User("alice"), Forget::Realm(REALM), Forget::All] {
+        for which in [
+            UsersToForget::User("alice"),
+            UsersToForget::Realm(REALM),
+            UsersToForget::All,
+        ] {
             let mut world = World::with(|config| {
                 config.credentials = Arc::new(Later);
                 config.strict_expiry = strict;
@@ -500,8 +504,8 @@ fn a_forgotten_user_gets_no_new_allocation_and_strictly_no_refresh() {
             world.found(lookup, KeyLookup::Known(known(&query)));
             assert_eq!(world.reply(&client.path).code(), 0);
             world.expect_opened();
-            world.server.forget_users(Forget::User("bob"));
-            world.server.forget_users(Forget::Realm("elsewhere"));
+            world.server.forget_users(UsersToForget::User("bob"));
+            world.server.forget_users(UsersToForget::Realm("elsewhere"));
             assert_eq!(
                 client.refresh(&mut world, 600).code(),
                 0,
@@ -534,7 +538,7 @@ fn an_answer_of_before_the_user_was_forgotten_is_asked_for_again() {
     let mut client = Client::new(&mut world, "alice", REMOTE);
     let request = client.allocate_request(|_| {});
     let (lookup, query) = world.looked_up(&client.path, &request);
-    world.server.forget_users(Forget::User("alice"));
+    world.server.forget_users(UsersToForget::User("alice"));
     assert!(world.found(lookup, KeyLookup::Known(known(&query))));
     let Event::FindKeys(lookup, _) = world.event() else {
         panic!("not looked up again")

@@ -18,11 +18,11 @@ use crate::commands::{random_secret, read_users};
 use crate::config::plural;
 
 /// Users are imported for at most this time: the connection of the client lasts 10 s.
-const IMPORT: Duration = Duration::from_secs(7);
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(7);
 /// A realm is read and removed for at most this time, for the same reason.
-const REMOVAL: Duration = Duration::from_secs(5);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Mistakes of a text that a response names.
-const MISTAKES: usize = 100;
+const MAX_MISTAKES: usize = 100;
 
 /// The store, opened for one request.
 #[derive(Debug)]
@@ -196,7 +196,7 @@ impl Open {
         let users = read_users(&body.text, realm);
         if !users.mistakes.is_empty() {
             let count = plural(users.mistakes.len(), "line");
-            let lines = users.mistakes.iter().take(MISTAKES);
+            let lines = users.mistakes.iter().take(MAX_MISTAKES);
             let lines = lines.map(|(line, why)| format!("line {line}: {why}"));
             let message = format!("{count} of the text cannot be read; no user was imported");
             return Err(Problem::bad_request(message).with_mistakes(lines.collect()));
@@ -210,7 +210,7 @@ impl Open {
                 );
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
             };
-            if begun.elapsed() > IMPORT {
+            if begun.elapsed() > IMPORT_TIMEOUT {
                 return Err(stopped(
                     "the store is slow: send fewer users in one request",
                 ));
@@ -338,7 +338,7 @@ impl Open {
             let message = format!("the store has no origins and no limits of the realm {name}");
             return Err(Problem::not_found(message));
         }
-        let total = Some(REMOVAL.saturating_sub(begun.elapsed()));
+        let total = Some(REMOVAL_TIMEOUT.saturating_sub(begun.elapsed()));
         let outcome = remove_rows(directory, name, rows, self.timeout, total).await;
         // One line for all rows, also if only some were deleted.
         let audit = self.audit("realm.del", name);

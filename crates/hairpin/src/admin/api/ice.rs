@@ -19,7 +19,7 @@ const MAX_NAME: usize = 400;
 /// Responses per second: the rate of the token bucket. Each response requires an HMAC.
 const PER_SECOND: f64 = 50.0;
 /// Size of the token bucket.
-const BURST: f64 = 100.0;
+const BURST_REQUESTS: f64 = 100.0;
 
 /// A token bucket.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Bucket(Mutex<(f64, Instant)>);
 
 impl Default for Bucket {
     fn default() -> Self {
-        Self(Mutex::new((BURST, Instant::now())))
+        Self(Mutex::new((BURST_REQUESTS, Instant::now())))
     }
 }
 
@@ -36,7 +36,7 @@ impl Bucket {
     fn take(&self, now: Instant) -> bool {
         let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = now.saturating_duration_since(bucket.1).as_secs_f64();
-        let level = (bucket.0 + since * PER_SECOND).min(BURST);
+        let level = (bucket.0 + since * PER_SECOND).min(BURST_REQUESTS);
         let is_enough = level >= 1.0;
         *bucket = (if is_enough { level - 1.0 } else { level }, now);
         is_enough

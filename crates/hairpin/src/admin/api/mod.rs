@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::failures;
 use super::history::History;
 use super::http::{Body, Incoming, Peer, response};
-use crate::config::{AdminTokens, InForce};
+use crate::config::{AdminTokens, CurrentKey};
 use crate::control::tasks::Tasks;
 use crate::control::{Change, ChangeSender, Shared, nodes, status};
 use access::Caller;
@@ -41,11 +41,11 @@ pub(super) const BASE: &str = "/api/v1";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Limit of concurrent event streams. Each open live page has one.
-const STREAMS: usize = 8;
+const MAX_EVENT_STREAMS: usize = 8;
 /// Limit of the text with users in one request, in bytes.
-const IMPORT: usize = 256 << 10;
+const MAX_IMPORT_BYTES: usize = 256 << 10;
 /// Entries per page by default.
-const PAGE: u64 = 100;
+const DEFAULT_PAGE_ENTRIES: u64 = 100;
 /// Limit of entries per page.
 const LARGEST_PAGE: u64 = 1_000;
 
@@ -63,7 +63,7 @@ pub(crate) struct Applied {
     /// The store that the API changes.
     pub(crate) store: Option<StoreSettings>,
     /// All configuration keys with their values.
-    pub(crate) keys: Vec<InForce>,
+    pub(crate) keys: Vec<CurrentKey>,
 }
 
 /// The API of a server.
@@ -93,7 +93,7 @@ impl Api {
             changes,
             history,
             bucket: ice::Bucket::default(),
-            streams: Arc::new(Semaphore::new(STREAMS)),
+            streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
             tasks,
         }))
     }
@@ -214,7 +214,7 @@ impl Api {
             .try_acquire_owned()
             .map_err(|_| {
                 let message = format!(
-                    "the limit of {STREAMS} event streams is reached: close another live page"
+                    "the limit of {MAX_EVENT_STREAMS} event streams is reached: close another live page"
                 );
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
             })?;
@@ -281,7 +281,7 @@ async fn in_store(
     match operation {
         Operation::Users => open.users(&query).await,
         Operation::ImportUsers => {
-            let body = values::json_up_to(IMPORT, body).await?;
+            let body = values::json_up_to(MAX_IMPORT_BYTES, body).await?;
             open.import_users(realm, body).await
         }
         Operation::PutUser => open.put_user(realm, &name, values::json(body).await?).await,
@@ -313,7 +313,9 @@ fn upgrade_timeout(body: &Upgrade) -> Result<Duration, Problem> {
 
 /// The number of entries per page: the parameter `limit`, or the default.
 fn limit(query: &Query) -> Result<usize, Problem> {
-    let limit = query.number("limit", 1..=LARGEST_PAGE)?.unwrap_or(PAGE);
+    let limit = query
+        .number("limit", 1..=LARGEST_PAGE)?
+        .unwrap_or(DEFAULT_PAGE_ENTRIES);
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use super::problem::Problem;
 
 /// Limit of the body in bytes: ten times the longest useful body.
-const BODY: usize = 16 << 10;
+const MAX_BODY_BYTES: usize = 16 << 10;
 
 /// The parameters of a URI, decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(super) fn decode(text: &str) -> Result<String, Problem> {
 
 /// Reads a JSON body. An empty body counts as `{}`.
 pub(super) async fn json<T: DeserializeOwned>(body: Incoming) -> Result<T, Problem> {
-    json_up_to(BODY, body).await
+    json_up_to(MAX_BODY_BYTES, body).await
 }
 
 /// Reads a JSON body of at most this many bytes.

@@ -215,7 +215,7 @@ pub(crate) struct Special {
     /// Offer multiples of the peak, from the first to the last or those named (1,2,1,5 goes back to the peak in
     /// between), then let the load fall: 0.5..10 or 0.5,1,2,5
     #[arg(long, value_name = "FROM..TO", value_parser = value::multiples, conflicts_with_all = ["rate", "ramp", "closed", "flat_out", "find_max", "teststack", "runs"])]
-    pub(crate) sweep: Option<value::Multiples>,
+    pub(crate) sweep: Option<value::RateMultiples>,
     /// With --sweep: the peak, instead of measuring it by a closed loop
     #[arg(long, value_name = "RATE", requires = "sweep")]
     pub(crate) peak: Option<Rate>,

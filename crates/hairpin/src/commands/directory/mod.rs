@@ -30,7 +30,7 @@ pub(super) use transfer::put_accounts;
 /// A longer password or secret is a mistake.
 const MAX_FILE: u64 = 4_096;
 /// Users that are listed by one query.
-const PAGE: usize = 1_000;
+const PAGE_USERS: usize = 1_000;
 
 /// A store that is open.
 struct Open {
@@ -203,7 +203,7 @@ fn list_users(args: &List) -> Result<ExitCode> {
     let mut all = Vec::new();
     while left > 0 {
         let from = after.as_ref().map(|(realm, name)| (&**realm, &**name));
-        let page = open.wait(directory.list_users(realm, from, left.min(PAGE)))?;
+        let page = open.wait(directory.list_users(realm, from, left.min(PAGE_USERS)))?;
         let Some(last) = page.last() else {
             break;
         };

@@ -16,7 +16,7 @@ use crate::config::plural;
 use crate::control::protocol::Reply;
 
 /// Lines of a file in one request. The server has to store them before its connection ends.
-const LINES: usize = 100;
+const MAX_LINES: usize = 100;
 /// A realm for checking lines. The server uses its own one.
 const ANY_REALM: &str = "realm";
 
@@ -71,7 +71,7 @@ fn list_users(client: &Client, args: &List) -> Result<ExitCode> {
     let (mut after, mut after_realm) = (args.after.clone(), None::<String>);
     let (mut left, mut all) = (args.limit.unwrap_or(usize::MAX), Vec::new());
     while left > 0 {
-        let limit = left.min(super::PAGE).to_string();
+        let limit = left.min(super::PAGE_USERS).to_string();
         let parameters = [
             ("realm", realm),
             ("after", after.as_deref()),
@@ -115,12 +115,12 @@ fn import_users(client: &Client, args: &Import) -> Result<ExitCode> {
     checked_users(&args.file, &text, realm.unwrap_or(ANY_REALM))?;
     let lines: Vec<&str> = text.lines().collect();
     let mut imported = 0;
-    for (number, part) in lines.chunks(LINES).enumerate() {
+    for (number, part) in lines.chunks(MAX_LINES).enumerate() {
         let body = json!({ "text": part.join("\n") });
         match client.call("POST", "/users", &[("realm", realm)], Some(&body))? {
             Ok(result) => imported += usize::try_from(result["imported"].as_u64().unwrap_or(0))?,
             Err(refusal) => {
-                let first = number * LINES + 1;
+                let first = number * MAX_LINES + 1;
                 eprintln!(
                     "{}: stopped in the lines from {first} on",
                     args.file.display()

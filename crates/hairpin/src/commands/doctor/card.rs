@@ -3,20 +3,16 @@
 
 use super::limits::some;
 use super::system::Said;
-use super::{Finding, Patient};
+use super::{CheckedHost, Finding};
 use crate::config::PinWorkers;
 
 /// A ring that is shorter loses packets while the processor does something else for a millisecond.
-const RING: u32 = 1_024;
+const MIN_RING_ENTRIES: u32 = 1_024;
 
 /// Runs a check for each interface that is a device. A bridge or a tunnel has no queues of its own.
-fn each(patient: &Patient<'_>, check: impl Fn(&str) -> Vec<Finding>) -> Vec<Finding> {
-    let is_device = |name: &&String| {
-        patient
-            .system
-            .exists(&format!("/sys/class/net/{name}/device"))
-    };
-    let devices = patient.interfaces.iter().filter(is_device);
+fn each(host: &CheckedHost<'_>, check: impl Fn(&str) -> Vec<Finding>) -> Vec<Finding> {
+    let is_device = |name: &&String| host.system.exists(&format!("/sys/class/net/{name}/device"));
+    let devices = host.interfaces.iter().filter(is_device);
     let found = devices.flat_map(|name| check(name)).collect();
     some(
         found,
@@ -25,10 +21,8 @@ fn each(patient: &Patient<'_>, check: impl Fn(&str) -> Vec<Finding>) -> Vec<Find
 }
 
 /// Receive queues of an interface.
-fn queues_of(patient: &Patient<'_>, name: &str) -> Vec<String> {
-    let mut queues = patient
-        .system
-        .list(&format!("/sys/class/net/{name}/queues"));
+fn queues_of(host: &CheckedHost<'_>, name: &str) -> Vec<String> {
+    let mut queues = host.system.list(&format!("/sys/class/net/{name}/queues"));
     queues.retain(|queue| queue.starts_with("rx-"));
     queues
 }
@@ -48,16 +42,16 @@ const MAXIMUMS: &str = "Pre-set maximums:";
 const CURRENT: &str = "Current hardware settings:";
 
 /// Whether there is a queue for each worker.
-pub(super) fn queues(patient: &Patient<'_>) -> Vec<Finding> {
-    let workers = patient.workers();
-    each(patient, |name| {
-        let queues = queues_of(patient, name).len();
+pub(super) fn queues(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let workers = host.workers();
+    each(host, |name| {
+        let queues = queues_of(host, name).len();
         if queues >= workers {
             return vec![Finding::good(format!(
                 "{name} has {queues} receive queues for {workers} workers"
             ))];
         }
-        let most = match patient.system.run(&format!("ethtool -l {name}")) {
+        let most = match host.system.run(&format!("ethtool -l {name}")) {
             Said::Text(text) => value(&text, MAXIMUMS, "Combined").or(value(&text, MAXIMUMS, "RX")),
             _ => None,
         };
@@ -72,7 +66,7 @@ pub(super) fn queues(patient: &Patient<'_>) -> Vec<Finding> {
                     Finding::warning(format!(
                         "{name} has {queues} receive queues for {workers} workers, so {queues} of the processors take all packets"
                     ))
-                    .mend(format!("ethtool -L {name} combined {more}")),
+                    .fix(format!("ethtool -L {name} combined {more}")),
                 ]
             }
         }
@@ -80,22 +74,22 @@ pub(super) fn queues(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether the card spreads UDP over its queues by ports, too.
-pub(super) fn rss(patient: &Patient<'_>) -> Vec<Finding> {
-    each(patient, |name| {
-        if queues_of(patient, name).len() < 2 {
+pub(super) fn rss(host: &CheckedHost<'_>) -> Vec<Finding> {
+    each(host, |name| {
+        if queues_of(host, name).len() < 2 {
             return vec![Finding::good(format!(
                 "{name} has one receive queue: there is nothing to spread"
             ))];
         }
         let family = |flow: &str| {
-            match patient.system.run(&format!("ethtool -n {name} rx-flow-hash {flow}")) {
+            match host.system.run(&format!("ethtool -n {name} rx-flow-hash {flow}")) {
             Said::Text(text) if text.contains("L4 bytes 0 & 1") && text.contains("L4 bytes 2 & 3") => {
                 Finding::good(format!("{name} spreads {flow} over its queues by addresses and ports"))
             }
             Said::Text(_) => Finding::warning(format!(
                 "{name} spreads {flow} over its queues by addresses only: all clients behind one NAT share a queue"
             ))
-            .mend(format!("ethtool -N {name} rx-flow-hash {flow} sdfn")),
+            .fix(format!("ethtool -N {name} rx-flow-hash {flow} sdfn")),
             Said::Missing => Finding::skipped("ethtool is not installed, so nobody can ask for the hash (apt-get install ethtool)"),
             Said::Failed(why) => Finding::skipped(format!("{name} does not tell how it spreads {flow}: {why}")),
         }
@@ -107,10 +101,10 @@ pub(super) fn rss(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether the interrupts of the queues go to different processors, and stay there.
-pub(super) fn interrupts(patient: &Patient<'_>) -> Vec<Finding> {
-    let processors = patient.system.processors();
-    let mut found = each(patient, |name| {
-        let all = patient.system.interrupts(name);
+pub(super) fn interrupts(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let processors = host.system.processors();
+    let mut found = each(host, |name| {
+        let all = host.system.interrupts(name);
         let mut taken: Vec<usize> = all.iter().filter_map(|one| one.processor).collect();
         let queues = taken.len();
         if queues == 0 {
@@ -135,54 +129,54 @@ pub(super) fn interrupts(patient: &Patient<'_>) -> Vec<Finding> {
         let spread = all.iter().zip(processors.iter().cycle());
         vec![
             spread.fold(Finding::warning(text), |finding, (one, processor)| {
-                finding.mend(format!(
+                finding.fix(format!(
                     "echo {processor} > /proc/irq/{}/smp_affinity_list",
                     one.irq
                 ))
             }),
         ]
     });
-    if patient.config.pin_workers == PinWorkers::Queues && runs(patient, "irqbalance") {
+    if host.config.pin_workers == PinWorkers::Queues && runs(host, "irqbalance") {
         found.push(
             Finding::warning("irqbalance moves interrupts, and server.pin_workers = \"queues\" has read them at the start")
-                .mend("systemctl disable --now irqbalance"),
+                .fix("systemctl disable --now irqbalance"),
         );
     }
     found
 }
 
 /// Whether a program of this name runs.
-fn runs(patient: &Patient<'_>, program: &str) -> bool {
-    let processes = patient.system.list("/proc");
+fn runs(host: &CheckedHost<'_>, program: &str) -> bool {
+    let processes = host.system.list("/proc");
     let mut processes = processes
         .iter()
         .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     processes.any(|pid| {
-        let name = patient.system.read(&format!("/proc/{pid}/comm"));
+        let name = host.system.read(&format!("/proc/{pid}/comm"));
         name.is_some_and(|name| name.trim_end() == program)
     })
 }
 
 /// RPS moves packets to other processors in software: of use with one queue, and in the way with many.
-pub(super) fn rps(patient: &Patient<'_>) -> Vec<Finding> {
-    let processors = patient.system.processors();
-    each(patient, |name| {
-        let queues = queues_of(patient, name);
+pub(super) fn rps(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let processors = host.system.processors();
+    each(host, |name| {
+        let queues = queues_of(host, name);
         let file = |queue: &str| format!("/sys/class/net/{name}/queues/{queue}/rps_cpus");
         let is_on = |queue: &&String| {
-            let mask = patient.system.read(&file(queue)).unwrap_or_default();
+            let mask = host.system.read(&file(queue)).unwrap_or_default();
             mask.bytes()
                 .any(|byte| byte.is_ascii_hexdigit() && byte != b'0')
         };
         let on: Vec<&String> = queues.iter().filter(is_on).collect();
-        let workers = patient.workers();
+        let workers = host.workers();
         vec![match (queues.len(), on.len()) {
             (1, 0) if workers > 1 && processors.len() > 1 => {
                 let mask = mask(&processors);
                 let text = format!(
                     "{name} has one queue, and RPS is off: one processor takes the packets of {workers} workers"
                 );
-                Finding::warning(text).mend(format!("echo {mask} > {}", file("rx-0")))
+                Finding::warning(text).fix(format!("echo {mask} > {}", file("rx-0")))
             }
             (2.., 1..) => {
                 let text = format!(
@@ -190,7 +184,7 @@ pub(super) fn rps(patient: &Patient<'_>) -> Vec<Finding> {
                     queues.len()
                 );
                 let off = |finding: Finding, queue: &&String| {
-                    finding.mend(format!("echo 0 > {}", file(queue)))
+                    finding.fix(format!("echo 0 > {}", file(queue)))
                 };
                 on.iter().fold(Finding::warning(text), off)
             }
@@ -216,17 +210,17 @@ fn mask(processors: &[usize]) -> String {
     parts.join(",")
 }
 
-/// Warns if the receive ring could be longer, and is below `RING` or has lost packets.
-pub(super) fn rings(patient: &Patient<'_>) -> Vec<Finding> {
-    each(patient, |name| {
-        let missed = patient.system.number(&format!(
+/// Warns if the receive ring could be longer, and is below `MIN_RING_ENTRIES` or has lost packets.
+pub(super) fn rings(host: &CheckedHost<'_>) -> Vec<Finding> {
+    each(host, |name| {
+        let missed = host.system.number(&format!(
             "/sys/class/net/{name}/statistics/rx_missed_errors"
         ));
         let missed = missed.filter(|count| *count > 0);
         let lost = missed
             .map(|count| format!("; it has lost {count} packets"))
             .unwrap_or_default();
-        let text = match patient.system.run(&format!("ethtool -g {name}")) {
+        let text = match host.system.run(&format!("ethtool -g {name}")) {
             Said::Text(text) => text,
             Said::Missing => {
                 return vec![Finding::skipped(
@@ -243,12 +237,12 @@ pub(super) fn rings(patient: &Patient<'_>) -> Vec<Finding> {
         let (Some(most), Some(now)) = (most, now) else {
             return vec![Finding::skipped(format!("{name} does not tell its rings"))];
         };
-        let is_short = now < most && (now < RING || missed.is_some());
+        let is_short = now < most && (now < MIN_RING_ENTRIES || missed.is_some());
         vec![match is_short {
             true => Finding::warning(format!(
                 "the receive ring of {name} has {now} of {most} places{lost}"
             ))
-            .mend(format!("ethtool -G {name} rx {most}")),
+            .fix(format!("ethtool -G {name} rx {most}")),
             false => Finding::good(format!(
                 "the receive ring of {name} has {now} of {most} places{lost}"
             )),
@@ -259,13 +253,13 @@ pub(super) fn rings(patient: &Patient<'_>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::super::Level;
-    use super::super::made_up::{MadeUp, is};
     use super::super::system::numbers;
+    use super::super::test_host::{TestHost, is};
     use super::*;
 
     /// A card with this many queues.
-    fn card(queues: usize, config: &str) -> MadeUp {
-        let made = MadeUp::new(config);
+    fn card(queues: usize, config: &str) -> TestHost {
+        let made = TestHost::new(config);
         for queue in 0..queues {
             made.file(
                 &format!("/sys/class/net/eth0/queues/rx-{queue}/rps_cpus"),
@@ -287,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_bridge_is_no_card() {
-        let made = MadeUp::new("");
+        let made = TestHost::new("");
         for check in ["queues", "rss", "interrupts", "rps", "rings"] {
             is(&made.one(check), Level::Skipped, "is a network card", &[]);
         }

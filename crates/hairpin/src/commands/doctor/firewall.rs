@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::limits::{covers, dashed, listening_ports, ranges};
 use super::system::Said;
-use super::{Finding, Patient};
+use super::{CheckedHost, Finding};
 
 /// A chain.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,8 +24,8 @@ struct Chain {
 #[derive(Debug, Default)]
 struct Rules(Vec<Chain>);
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let text = match patient.system.run("nft list ruleset") {
+pub(super) fn check(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let text = match host.system.run("nft list ruleset") {
         Said::Text(text) => text,
         Said::Missing => {
             return vec![Finding::skipped(
@@ -40,11 +40,11 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     };
     let rules = Rules::of(&text);
     let mut wanted: Vec<RangeInclusive<u16>> = Vec::new();
-    wanted.extend(listening_ports(patient).into_iter().map(|port| port..=port));
-    wanted.push(patient.config.relay_ports.clone());
+    wanted.extend(listening_ports(host).into_iter().map(|port| port..=port));
+    wanted.push(host.config.relay_ports.clone());
     // A packet must pass all of them: to accept in one chain does not skip the others.
     let closed = rules.0.iter().filter(|chain| chain.is_closed);
-    let closed = closed.filter(|chain| has_family(patient, &chain.table));
+    let closed = closed.filter(|chain| has_family(host, &chain.table));
     let found: Vec<_> = closed
         .map(|chain| one(chain, &rules.open(chain), &wanted))
         .collect();
@@ -57,8 +57,8 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether packets for this server pass the table: `ip6 filter` sees IPv6 only.
-fn has_family(patient: &Patient<'_>, table: &str) -> bool {
-    let config = patient.config;
+fn has_family(host: &CheckedHost<'_>, table: &str) -> bool {
+    let config = host.config;
     let Some(listeners) = &config.listen_udp else {
         return true;
     };
@@ -92,7 +92,7 @@ fn one(chain: &Chain, open: &[RangeInclusive<u16>], wanted: &[RangeInclusive<u16
     Finding::wrong(format!(
         "the chain {name} of {table} drops by default, and no rule accepts the UDP ports {list}"
     ))
-    .mend(format!(
+    .fix(format!(
         "nft insert rule {table} {name} udp dport '{{ {list} }}' accept"
     ))
 }
@@ -201,7 +201,7 @@ fn accepted(line: &str) -> Vec<RangeInclusive<u16>> {
 #[cfg(test)]
 mod tests {
     use super::super::Level;
-    use super::super::made_up::{MadeUp, is};
+    use super::super::test_host::{TestHost, is};
 
     const CONFIG: &str = "[listen]\nudp = [\"0.0.0.0:3478\"]\n[relay]\nports = \"49152-65535\"\n";
 
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_chain_that_drops_by_default_must_accept_the_ports() {
-        let made = MadeUp::new(CONFIG);
+        let made = TestHost::new(CONFIG);
         is(
             &made.one("firewall"),
             Level::Skipped,
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn rules_of_other_chains_open_only_those_that_ask_them() {
-        let made = MadeUp::new(CONFIG);
+        let made = TestHost::new(CONFIG);
         let says = |text: &str| {
             made.says("nft list ruleset", text);
             made.one("firewall")
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn each_closed_chain_must_accept_the_ports() {
-        let made = MadeUp::new(CONFIG);
+        let made = TestHost::new(CONFIG);
         let open = ruleset("udp dport 1-65535 accept");
         let second = ruleset("").replace("inet", "ip");
         made.says("nft list ruleset", &(open + &second));
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_rule_for_some_packets_opens_nothing() {
-        let made = MadeUp::new(CONFIG);
+        let made = TestHost::new(CONFIG);
         for some in [
             "oifname \"eth1\" accept",
             "oif \"eth1\" udp dport 1-65535 accept",

@@ -2,15 +2,15 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Finding, Patient};
+use super::{CheckedHost, Finding};
 use crate::config::write_bytes;
 
 /// What a server opens besides: listeners of all workers, epoll, databases, the log.
 const OTHER_FILES: u64 = 1_000;
 
 /// The hard limit of files of a running server, or else of this process, and whose it is.
-fn limit_of_files(patient: &Patient<'_>) -> Option<(u64, &'static str)> {
-    let system = patient.system;
+fn limit_of_files(host: &CheckedHost<'_>) -> Option<(u64, &'static str)> {
+    let system = host.system;
     let is_server = |pid: &String| {
         let command = system.read(&format!("/proc/{pid}/cmdline"));
         command.is_some_and(|command| {
@@ -40,8 +40,8 @@ fn limit_of_files(patient: &Patient<'_>) -> Option<(u64, &'static str)> {
 }
 
 /// Whether the server may open a file for each allocation and connection.
-pub(super) fn files(patient: &Patient<'_>) -> Vec<Finding> {
-    let config = patient.config;
+pub(super) fn files(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let config = host.config;
     let limits = &config.limits;
     let relays = match config.relay_shared_ports {
         true => 0,
@@ -52,7 +52,7 @@ pub(super) fn files(patient: &Patient<'_>) -> Vec<Finding> {
         false => u64::from(config.sip.connections),
     };
     let wanted = relays + u64::from(limits.connections) + sip + OTHER_FILES;
-    let Some((limit, whose)) = limit_of_files(patient) else {
+    let Some((limit, whose)) = limit_of_files(host) else {
         return vec![Finding::skipped(
             "/proc does not tell the limit of open files",
         )];
@@ -62,29 +62,29 @@ pub(super) fn files(patient: &Patient<'_>) -> Vec<Finding> {
         false => Finding::warning(format!(
             "{whose} may open {limit} files; limits.allocations and limits.connections need {wanted}. Beyond, clients get 508"
         ))
-        .mend("mkdir -p /etc/systemd/system/hairpin.service.d")
-        .mend(format!(
+        .fix("mkdir -p /etc/systemd/system/hairpin.service.d")
+        .fix(format!(
             "printf '[Service]\\nLimitNOFILE={wanted}\\n' > /etc/systemd/system/hairpin.service.d/files.conf"
         ))
-        .mend("systemctl daemon-reload && systemctl restart hairpin"),
+        .fix("systemctl daemon-reload && systemctl restart hairpin"),
     }];
     for (name, path) in [
         ("fs.file-max", "/proc/sys/fs/file-max"),
         ("fs.nr_open", "/proc/sys/fs/nr_open"),
     ] {
-        if let Some(limit) = patient.system.number(path).filter(|limit| *limit < wanted) {
+        if let Some(limit) = host.system.number(path).filter(|limit| *limit < wanted) {
             let text = format!("{name} is {limit}; the server needs {wanted} files");
-            found.push(Finding::warning(text).mend(format!("sysctl -w {name}={wanted}")));
+            found.push(Finding::warning(text).fix(format!("sysctl -w {name}={wanted}")));
         }
     }
     found
 }
 
 /// Whether sockets get the buffers that the configuration wants.
-pub(super) fn buffers(patient: &Patient<'_>) -> Vec<Finding> {
-    let config = patient.config;
+pub(super) fn buffers(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let config = host.config;
     let check = |(name, path, wanted, key): (&str, &str, u32, &str)| {
-        let limit = patient.system.number(path)?;
+        let limit = host.system.number(path)?;
         let shown = write_bytes(u32::try_from(limit).unwrap_or(u32::MAX));
         Some(match limit >= u64::from(wanted) {
             true => Finding::good(format!("{name} is {shown}; {key} wants {}", write_bytes(wanted))),
@@ -92,7 +92,7 @@ pub(super) fn buffers(patient: &Patient<'_>) -> Vec<Finding> {
                 "{name} is {shown}, and {key} wants {}: bursts are lost, unless the server has CAP_NET_ADMIN",
                 write_bytes(wanted)
             ))
-            .mend(format!("sysctl -w {name}={wanted}")),
+            .fix(format!("sysctl -w {name}={wanted}")),
         })
     };
     let all = [
@@ -116,10 +116,10 @@ pub(super) fn buffers(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether the kernel gives ports of relays to other programs.
-pub(super) fn ports(patient: &Patient<'_>) -> Vec<Finding> {
-    let wanted = &patient.config.relay_ports;
+pub(super) fn ports(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let wanted = &host.config.relay_ports;
     let range = "/proc/sys/net/ipv4/ip_local_port_range";
-    let text = patient.system.read(range).unwrap_or_default();
+    let text = host.system.read(range).unwrap_or_default();
     let mut numbers = text
         .split_whitespace()
         .filter_map(|word| word.parse::<u16>().ok());
@@ -133,7 +133,7 @@ pub(super) fn ports(patient: &Patient<'_>) -> Vec<Finding> {
             dashed(wanted)
         ))];
     }
-    let reserved = patient
+    let reserved = host
         .system
         .read("/proc/sys/net/ipv4/ip_local_reserved_ports");
     let reserved = ranges(&reserved.unwrap_or_default());
@@ -150,39 +150,39 @@ pub(super) fn ports(patient: &Patient<'_>) -> Vec<Finding> {
             "the kernel gives the ports {} of relay.ports to other programs, too; allocations then find them taken",
             dashed(&common)
         ))
-        .mend(format!("sysctl -w net.ipv4.ip_local_reserved_ports={}", list.join(","))),
+        .fix(format!("sysctl -w net.ipv4.ip_local_reserved_ports={}", list.join(","))),
     ]
 }
 
 /// Whether the kernel's table of connections has room for all flows.
-pub(super) fn conntrack(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn conntrack(host: &CheckedHost<'_>) -> Vec<Finding> {
     let of = |name: &str| {
         let path = format!("/proc/sys/net/netfilter/nf_conntrack_{name}");
-        patient.system.number(&path)
+        host.system.number(&path)
     };
     let (Some(most), Some(count)) = (of("max"), of("count")) else {
         return vec![Finding::good("the kernel tracks no connections")];
     };
     // A flow with the client, and one with a peer at least.
-    let wanted = u64::from(patient.config.limits.allocations).saturating_mul(2);
-    let listeners = listening_ports(patient);
+    let wanted = u64::from(host.config.limits.allocations).saturating_mul(2);
+    let listeners = listening_ports(host);
     let ports: Vec<String> = listeners.iter().map(ToString::to_string).collect();
     let ports = format!(
         "{{ {}, {} }}",
         ports.join(", "),
-        dashed(&patient.config.relay_ports)
+        dashed(&host.config.relay_ports)
     );
     let untracked = |finding: Finding| {
         finding
-            .mend("nft add table inet hairpin")
-            .mend("nft add chain inet hairpin untracked '{ type filter hook prerouting priority raw; }'")
-            .mend(format!("nft add rule inet hairpin untracked udp dport '{ports}' notrack"))
+            .fix("nft add table inet hairpin")
+            .fix("nft add chain inet hairpin untracked '{ type filter hook prerouting priority raw; }'")
+            .fix(format!("nft add rule inet hairpin untracked udp dport '{ports}' notrack"))
     };
     if count.saturating_mul(10) > most.saturating_mul(9) {
         let text = format!(
             "the table of connections (conntrack) is nearly full: {count} of {most}; then the kernel drops packets of new flows"
         );
-        let finding = Finding::wrong(text).mend(format!(
+        let finding = Finding::wrong(text).fix(format!(
             "sysctl -w net.netfilter.nf_conntrack_max={}",
             most.saturating_mul(2).max(wanted)
         ));
@@ -194,14 +194,14 @@ pub(super) fn conntrack(patient: &Patient<'_>) -> Vec<Finding> {
             Finding::warning(format!(
                 "conntrack has room for {most} connections, and limits.allocations needs {wanted}; raise it, or do not track these packets"
             ))
-            .mend(format!("sysctl -w net.netfilter.nf_conntrack_max={wanted}")),
+            .fix(format!("sysctl -w net.netfilter.nf_conntrack_max={wanted}")),
         ),
     }]
 }
 
 /// Ports of UDP listeners.
-pub(super) fn listening_ports(patient: &Patient<'_>) -> Vec<u16> {
-    let config = patient.config;
+pub(super) fn listening_ports(host: &CheckedHost<'_>) -> Vec<u16> {
+    let config = host.config;
     let list = config
         .listen_udp
         .iter()
@@ -254,19 +254,19 @@ pub(super) fn some(found: Vec<Finding>, none: &str) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::super::Level;
-    use super::super::made_up::{MadeUp, is};
+    use super::super::test_host::{TestHost, is};
 
     const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units     \nMax processes             1                    1                    processes \nMax open files            1024                 HARD                 files     \n";
 
     #[test]
     fn files_are_those_of_the_server_that_runs() {
-        let made = MadeUp::new("[limits]\nallocations = 5000\nconnections = 1000\n");
+        let made = TestHost::new("[limits]\nallocations = 5000\nconnections = 1000\n");
         made.file("/proc/self/limits", &LIMITS.replace("HARD", "4096"));
         let found = made.one("files");
-        assert_eq!((found.level, found.mend.len()), (Level::Warning, 3));
+        assert_eq!((found.level, found.fix.len()), (Level::Warning, 3));
         assert!(
             found.text.starts_with("this shell may open 4096 files")
-                && found.mend[1].contains("LimitNOFILE=7000"),
+                && found.fix[1].contains("LimitNOFILE=7000"),
             "{found:?}"
         );
         made.file("/proc/77/cmdline", "/usr/bin/hairpin\0serve\0");
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn buffers_below_the_wish_are_named() {
-        let made = MadeUp::new("[server]\nreceive_buffer = \"8MiB\"\n");
+        let made = TestHost::new("[server]\nreceive_buffer = \"8MiB\"\n");
         assert_eq!(made.one("buffers").level, Level::Skipped);
         made.file("/proc/sys/net/core/rmem_max", "212992\n");
         is(
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn ports_that_the_kernel_gives_to_others_are_to_be_reserved() {
-        let made = MadeUp::new("[relay]\nports = \"49152-65535\"\n");
+        let made = TestHost::new("[relay]\nports = \"49152-65535\"\n");
         assert_eq!(made.one("ports").level, Level::Skipped);
         made.file("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
         made.file(
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_table_of_connections_that_fills_up_is_an_error() {
         let made =
-            MadeUp::new("[limits]\nallocations = 100000\n[listen]\nudp = [\"0.0.0.0:3478\"]\n");
+            TestHost::new("[limits]\nallocations = 100000\n[listen]\nudp = [\"0.0.0.0:3478\"]\n");
         is(
             &made.one("conntrack"),
             Level::Good,
@@ -339,14 +339,14 @@ mod tests {
         made.file("/proc/sys/net/netfilter/nf_conntrack_count", "64000\n");
         let full = made.one("conntrack");
         assert_eq!(
-            (full.level, &*full.mend[0]),
+            (full.level, &*full.fix[0]),
             (
                 Level::Wrong,
                 "sysctl -w net.netfilter.nf_conntrack_max=200000"
             )
         );
         assert!(
-            full.mend[3].ends_with("udp dport '{ 3478, 49152-65535 }' notrack"),
+            full.fix[3].ends_with("udp dport '{ 3478, 49152-65535 }' notrack"),
             "{full:?}"
         );
         made.file("/proc/sys/net/netfilter/nf_conntrack_count", "10\n");

@@ -1,4 +1,4 @@
-//! `hairpin doctor`: what is wrong on this machine for a server with this configuration, and the command that mends it.
+//! `hairpin doctor`: what is wrong on this machine for a server with this configuration, and the command that fixes it.
 //!
 //! A check reads files and the output of programs only through [`System`]. So tests can run each check on a simulated
 //! machine.
@@ -51,7 +51,7 @@ struct Finding {
     level: Level,
     text: String,
     /// Commands, each a line.
-    mend: Vec<String>,
+    fix: Vec<String>,
 }
 
 impl Finding {
@@ -59,7 +59,7 @@ impl Finding {
         Finding {
             level,
             text: text.into(),
-            mend: Vec::new(),
+            fix: Vec::new(),
         }
     }
 
@@ -79,9 +79,9 @@ impl Finding {
         Finding::new(Level::Wrong, text)
     }
 
-    /// Adds a command that mends it.
-    fn mend(mut self, command: impl Into<String>) -> Self {
-        self.mend.push(command.into());
+    /// Adds a command that fixes it.
+    fn fix(mut self, command: impl Into<String>) -> Self {
+        self.fix.push(command.into());
         self
     }
 
@@ -91,13 +91,13 @@ impl Finding {
 }
 
 /// What checks look at.
-struct Patient<'a> {
+struct CheckedHost<'a> {
     system: &'a System,
     config: &'a Config,
     interfaces: Vec<String>,
 }
 
-impl Patient<'_> {
+impl CheckedHost<'_> {
     /// Workers of the server.
     fn workers(&self) -> usize {
         let configured = self
@@ -109,7 +109,7 @@ impl Patient<'_> {
 }
 
 /// A check and its name.
-type Check = (&'static str, fn(&Patient<'_>) -> Vec<Finding>);
+type Check = (&'static str, fn(&CheckedHost<'_>) -> Vec<Finding>);
 
 /// All checks, in the order of docs/doctor.md.
 const CHECKS: [Check; 15] = [
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(root) => System::below(root),
         None => System::real(),
     };
-    let patient = Patient {
+    let host = CheckedHost {
         interfaces: match args.interface.is_empty() {
             true => system.default_interfaces(),
             false => args.interface.clone(),
@@ -162,7 +162,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         system: &system,
         config,
     };
-    let found = examine(&patient, &args.only);
+    let found = examine(&host, &args.only);
     output::print(&match args.json {
         true => format!("{}\n", as_json(&found)),
         false => as_text(&found),
@@ -173,10 +173,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-fn examine(patient: &Patient<'_>, only: &[String]) -> Vec<(&'static str, Finding)> {
+fn examine(host: &CheckedHost<'_>, only: &[String]) -> Vec<(&'static str, Finding)> {
     let wanted = |(name, _): &&Check| only.is_empty() || only.iter().any(|it| it == name);
     let run = |(name, check): &Check| {
-        let found = check(patient);
+        let found = check(host);
         let name = *name;
         found.into_iter().map(move |finding| (name, finding))
     };
@@ -189,7 +189,7 @@ fn as_json(found: &[(&'static str, Finding)]) -> Value {
             "check": check,
             "level": finding.level.name(),
             "text": finding.text,
-            "mend": finding.mend,
+            "mend": finding.fix,
         })
     };
     json!({
@@ -206,7 +206,7 @@ fn as_text(found: &[(&'static str, Finding)]) -> String {
             "{level:<8} {check:<12} {}\n",
             output::printable(&finding.text)
         ));
-        for command in &finding.mend {
+        for command in &finding.fix {
             text.push_str(&format!("{:21} # {}\n", "", output::printable(command)));
         }
     }
@@ -228,7 +228,7 @@ mod tests {
             ("clock", Finding::good("synchronized")),
             (
                 "ports",
-                Finding::warning("they overlap").mend("sysctl -w a=b"),
+                Finding::warning("they overlap").fix("sysctl -w a=b"),
             ),
         ];
         let text = as_text(&found);
@@ -254,22 +254,22 @@ mod tests {
 
 /// A machine that tests make up.
 #[cfg(test)]
-mod made_up {
+mod test_host {
     use std::path::Path;
 
     use super::*;
     use crate::config::{Inputs, load};
 
     /// Files below a root, a configuration, and one interface.
-    pub(super) struct MadeUp {
+    pub(super) struct TestHost {
         pub(super) folder: tempfile::TempDir,
         pub(super) config: Config,
     }
 
-    impl MadeUp {
+    impl TestHost {
         /// With four processors, and this configuration.
         pub(super) fn new(config: &str) -> Self {
-            let made = MadeUp {
+            let made = TestHost {
                 folder: tempfile::tempdir().unwrap(),
                 config: config_of(config),
             };
@@ -293,13 +293,13 @@ mod made_up {
         /// Runs a check for the interface eth0.
         pub(super) fn run(&self, name: &str) -> Vec<Finding> {
             let system = System::below(self.folder.path());
-            let patient = Patient {
+            let host = CheckedHost {
                 system: &system,
                 config: &self.config,
                 interfaces: vec!["eth0".to_owned()],
             };
             let check = CHECKS.iter().find(|(of, _)| *of == name).unwrap();
-            check.1(&patient)
+            check.1(&host)
         }
 
         /// The only finding.
@@ -320,23 +320,23 @@ mod made_up {
     }
 
     /// Asserts a level, a part of the text and the commands.
-    pub(super) fn is(found: &Finding, level: Level, part: &str, mend: &[&str]) {
+    pub(super) fn is(found: &Finding, level: Level, part: &str, fix: &[&str]) {
         assert_eq!(found.level, level, "{found:?}");
         assert!(found.text.contains(part), "{found:?}");
-        assert_eq!(found.mend, mend, "{found:?}");
+        assert_eq!(found.fix, fix, "{found:?}");
     }
 
     #[test]
     fn a_machine_that_is_empty_is_wrong_nowhere() {
-        let made = MadeUp::new("");
+        let made = TestHost::new("");
         let root: &Path = made.folder.path();
         let system = System::below(root);
-        let patient = Patient {
+        let host = CheckedHost {
             system: &system,
             config: &made.config,
             interfaces: system.default_interfaces(),
         };
-        let found = examine(&patient, &[]);
+        let found = examine(&host, &[]);
         let bad: Vec<_> = found
             .iter()
             .filter(|(_, it)| it.level == Level::Wrong)

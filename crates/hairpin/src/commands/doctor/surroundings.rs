@@ -7,23 +7,23 @@ use server::certificates::Certificates;
 
 use super::limits::some;
 use super::system::Said;
-use super::{Finding, Patient};
+use super::{CheckedHost, Finding};
 use crate::config::{OffloadMode, is_private};
 
 /// 1 January 2025: an earlier clock was never set.
 const RECENT_UNIX_S: u64 = 1_735_689_600;
 /// ACME renews a month ahead; a certificate with less is one that nobody renews.
-const DAYS: i64 = 14;
+const MIN_DAYS: i64 = 14;
 
 /// Whether the kernel can relay on the interfaces of the server.
-pub(super) fn offload(patient: &Patient<'_>) -> Vec<Finding> {
-    if patient.config.offload_mode == OffloadMode::Off {
+pub(super) fn offload(host: &CheckedHost<'_>) -> Vec<Finding> {
+    if host.config.offload_mode == OffloadMode::Off {
         return vec![Finding::good(
             "offload.mode is \"off\": the kernel is not to relay",
         )];
     }
-    let is_ours = |name: &String| patient.interfaces.contains(name);
-    let all = patient.system.probe_interfaces().into_iter();
+    let is_ours = |name: &String| host.interfaces.contains(name);
+    let all = host.system.probe_interfaces().into_iter();
     let found = all
         .filter(|(name, ..)| is_ours(name))
         .map(|(name, means, why)| {
@@ -34,7 +34,7 @@ pub(super) fn offload(patient: &Patient<'_>) -> Vec<Finding> {
                     "the kernel can relay on {name} by tc, not by XDP{why}"
                 )),
                 _ => Finding::warning(format!("the kernel cannot relay on {name}{why}"))
-                    .mend(format!("hairpin probe offload {name} --log-level debug")),
+                    .fix(format!("hairpin probe offload {name} --log-level debug")),
             }
         });
     some(
@@ -44,17 +44,17 @@ pub(super) fn offload(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether the clock is right: credentials and certificates expire by it.
-pub(super) fn clock(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn clock(host: &CheckedHost<'_>) -> Vec<Finding> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     if now.map_or(0, |now| now.as_secs()) < RECENT_UNIX_S {
         return vec![
             Finding::wrong(
                 "the clock was never set: certificates and time-limited credentials do not work",
             )
-            .mend("timedatectl set-ntp true"),
+            .fix("timedatectl set-ntp true"),
         ];
     }
-    let said = patient
+    let said = host
         .system
         .run("timedatectl show --property=NTPSynchronized --value");
     vec![match said {
@@ -62,7 +62,7 @@ pub(super) fn clock(patient: &Patient<'_>) -> Vec<Finding> {
         Said::Text(_) => Finding::warning(
             "the clock is not synchronized: time-limited credentials expire too early or too late",
         )
-        .mend("timedatectl set-ntp true"),
+        .fix("timedatectl set-ntp true"),
         Said::Missing => Finding::skipped(
             "timedatectl is not installed: find out in another way whether the clock is synchronized",
         ),
@@ -73,9 +73,9 @@ pub(super) fn clock(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Names that the configuration has, and that must have addresses.
-fn names(patient: &Patient<'_>) -> Vec<String> {
-    let config = patient.config;
-    let mut names: Vec<String> = certificates(patient)
+fn names(host: &CheckedHost<'_>) -> Vec<String> {
+    let config = host.config;
+    let mut names: Vec<String> = certificates(host)
         .into_iter()
         .flat_map(|info| info.names)
         .chain(config.external_sources.name.clone())
@@ -88,8 +88,8 @@ fn names(patient: &Patient<'_>) -> Vec<String> {
 }
 
 /// The certificates of the configuration that can be read.
-fn certificates(patient: &Patient<'_>) -> Vec<server::certificates::CertificateInfo> {
-    let files = patient.config.certificates.clone();
+fn certificates(host: &CheckedHost<'_>) -> Vec<server::certificates::CertificateInfo> {
+    let files = host.config.certificates.clone();
     match files.is_empty() {
         true => Vec::new(),
         false => Certificates::from_files(files).map_or_else(|_| Vec::new(), |all| all.info()),
@@ -97,8 +97,8 @@ fn certificates(patient: &Patient<'_>) -> Vec<server::certificates::CertificateI
 }
 
 /// Whether names lead somewhere, and those of the certificates here.
-pub(super) fn dns(patient: &Patient<'_>) -> Vec<Finding> {
-    let text = patient.system.read("/etc/resolv.conf").unwrap_or_default();
+pub(super) fn dns(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let text = host.system.read("/etc/resolv.conf").unwrap_or_default();
     let mut found = Vec::new();
     if !text
         .lines()
@@ -107,13 +107,13 @@ pub(super) fn dns(patient: &Patient<'_>) -> Vec<Finding> {
         let finding = Finding::warning(
             "/etc/resolv.conf names no name server: next hops, stores and trunks by name cannot be found",
         );
-        found.push(finding.mend("resolvectl status"));
+        found.push(finding.fix("resolvectl status"));
     }
-    let ours = own_addresses(patient);
-    for name in names(patient) {
-        found.push(match patient.system.resolve(&name) {
+    let ours = own_addresses(host);
+    for name in names(host) {
+        found.push(match host.system.resolve(&name) {
             Err(error) => Finding::wrong(format!("{name} has no address: {error}"))
-                .mend(format!("dig {name} A {name} AAAA")),
+                .fix(format!("dig {name} A {name} AAAA")),
             Ok(addresses) if addresses.iter().any(|ip| ours.contains(ip)) => {
                 Finding::good(format!("{name} is an address of this server"))
             }
@@ -125,7 +125,7 @@ pub(super) fn dns(patient: &Patient<'_>) -> Vec<Finding> {
                     list.join(", "),
                     ours.join(", ")
                 ))
-                .mend(format!("dig {name} A {name} AAAA"))
+                .fix(format!("dig {name} A {name} AAAA"))
             }
         });
     }
@@ -138,26 +138,26 @@ pub(super) fn dns(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// The addresses that clients get, or may get.
-fn own_addresses(patient: &Patient<'_>) -> Vec<IpAddr> {
-    let config = patient.config;
+fn own_addresses(host: &CheckedHost<'_>) -> Vec<IpAddr> {
+    let config = host.config;
     let mut all: Vec<IpAddr> = config
         .external_ip
         .iter()
         .map(|external| external.public)
         .collect();
-    all.extend(relays(patient));
+    all.extend(relays(host));
     all
 }
 
 /// Where relays are bound.
-fn relays(patient: &Patient<'_>) -> Vec<IpAddr> {
-    let chosen = patient.config.relay_addresses.clone();
-    chosen.unwrap_or_else(|| patient.system.routed_addresses())
+fn relays(host: &CheckedHost<'_>) -> Vec<IpAddr> {
+    let chosen = host.config.relay_addresses.clone();
+    chosen.unwrap_or_else(|| host.system.routed_addresses())
 }
 
 /// Whether clients get addresses that the Internet can reach.
-pub(super) fn address(patient: &Patient<'_>) -> Vec<Finding> {
-    let config = patient.config;
+pub(super) fn address(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let config = host.config;
     let sources = &config.external_sources;
     let check = |relay: IpAddr| {
         let external = config.external_ip.iter().find(|external| {
@@ -169,7 +169,7 @@ pub(super) fn address(patient: &Patient<'_>) -> Vec<Finding> {
         match external {
             Some(external) if is_private(external.public) => {
                 Finding::warning(format!("clients are told {} for {relay}, which is private, too", external.public))
-                    .mend("hairpin probe stun stun.example.org")
+                    .fix("hairpin probe stun stun.example.org")
             }
             Some(external) => Finding::good(format!("clients are told {} for {relay}", external.public)),
             None if !is_private(relay) => Finding::good(format!("the relay address {relay} is public")),
@@ -179,11 +179,11 @@ pub(super) fn address(patient: &Patient<'_>) -> Vec<Finding> {
             None => Finding::wrong(format!(
                 "the relay address {relay} is private, and relay.external_ip does not say by which address the Internet reaches it: only clients in the same network can use relays"
             ))
-            .mend("hairpin probe stun stun.example.org")
-            .mend(format!("hairpin serve --external-ip PUBLIC/{relay}")),
+            .fix("hairpin probe stun stun.example.org")
+            .fix(format!("hairpin serve --external-ip PUBLIC/{relay}")),
         }
     };
-    let found = relays(patient)
+    let found = relays(host)
         .into_iter()
         .filter(|ip| !ip.is_loopback())
         .map(check);
@@ -194,8 +194,8 @@ pub(super) fn address(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether certificates are valid for long enough.
-pub(super) fn certificate(patient: &Patient<'_>) -> Vec<Finding> {
-    let config = patient.config;
+pub(super) fn certificate(host: &CheckedHost<'_>) -> Vec<Finding> {
+    let config = host.config;
     if !config.acme.domains.is_empty() && config.certificates.is_empty() {
         return vec![Finding::good("ACME keeps the certificate valid")];
     }
@@ -212,7 +212,7 @@ pub(super) fn certificate(patient: &Patient<'_>) -> Vec<Finding> {
             Ok(all) => all.first(),
             Err(error) => {
                 return Finding::wrong(error.to_string())
-                    .mend(format!("openssl x509 -in {place} -noout -text"));
+                    .fix(format!("openssl x509 -in {place} -noout -text"));
             }
         };
         let Some(info) = info else {
@@ -222,19 +222,19 @@ pub(super) fn certificate(patient: &Patient<'_>) -> Vec<Finding> {
         let show = format!("openssl x509 -in {place} -noout -dates");
         match () {
             () if !info.has_begun() => {
-                Finding::wrong(format!("the certificate of {name} is not valid yet")).mend(show)
+                Finding::wrong(format!("the certificate of {name} is not valid yet")).fix(show)
             }
             () if days < 0 => {
-                Finding::wrong(format!("the certificate of {name} has expired")).mend(show)
+                Finding::wrong(format!("the certificate of {name} has expired")).fix(show)
             }
-            () if days < DAYS => {
+            () if days < MIN_DAYS => {
                 Finding::warning(format!("the certificate of {name} expires in {days} days"))
-                    .mend(show)
+                    .fix(show)
             }
             () if files.is_key_exposed() => Finding::warning(format!(
                 "every user of this machine can read the private key of {name}"
             ))
-            .mend(format!("chmod o-r {}", files.key.display())),
+            .fix(format!("chmod o-r {}", files.key.display())),
             () => Finding::good(format!(
                 "the certificate of {name} is valid for {days} days"
             )),
@@ -246,13 +246,13 @@ pub(super) fn certificate(patient: &Patient<'_>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::super::Level;
-    use super::super::made_up::{MadeUp, is};
+    use super::super::test_host::{TestHost, is};
 
     #[test]
     fn the_kernel_says_by_what_it_can_relay() {
-        let made = MadeUp::new("");
+        let made = TestHost::new("");
         assert_eq!(made.one("offload").level, Level::Skipped);
-        for (prospect, level, part, mend) in [
+        for (prospect, level, part, fix) in [
             ("eth0 xdp", Level::Good, "by XDP", &[][..]),
             (
                 "eth0 tc the driver has no XDP",
@@ -268,10 +268,10 @@ mod tests {
             ),
         ] {
             made.says("prospects", &format!("{prospect}\nother user nothing\n"));
-            is(&made.one("offload"), level, part, mend);
+            is(&made.one("offload"), level, part, fix);
         }
         is(
-            &MadeUp::new("[offload]\nmode = \"off\"\n").one("offload"),
+            &TestHost::new("[offload]\nmode = \"off\"\n").one("offload"),
             Level::Good,
             "is not to relay",
             &[],
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_drifts_is_reported() {
-        let made = MadeUp::new("");
+        let made = TestHost::new("");
         assert_eq!(made.one("clock").level, Level::Skipped);
         let ask = "timedatectl show --property=NTPSynchronized --value";
         made.says(ask, "no\n");
@@ -296,17 +296,17 @@ mod tests {
 
     #[test]
     fn a_private_address_needs_an_external_one() {
-        let made = MadeUp::new("");
+        let made = TestHost::new("");
         assert_eq!(made.one("address").level, Level::Skipped);
         made.says("addresses", "10.0.0.5\n");
         let found = made.one("address");
         assert_eq!(
-            (found.level, &*found.mend[1]),
+            (found.level, &*found.fix[1]),
             (Level::Wrong, "hairpin serve --external-ip PUBLIC/10.0.0.5")
         );
         made.says("addresses", "93.184.216.34\n");
         is(&made.one("address"), Level::Good, "is public", &[]);
-        let mapped = MadeUp::new("[relay]\nexternal_ip = [\"93.184.216.34/10.0.0.5\"]\n");
+        let mapped = TestHost::new("[relay]\nexternal_ip = [\"93.184.216.34/10.0.0.5\"]\n");
         mapped.says("addresses", "10.0.0.5\n");
         is(
             &mapped.one("address"),
@@ -314,7 +314,7 @@ mod tests {
             "clients are told 93.184.216.34 for 10.0.0.5",
             &[],
         );
-        let auto = MadeUp::new(
+        let auto = TestHost::new(
             "[relay]\nexternal_ip = [\"auto\"]\nexternal_ip_servers = [\"stun.example.org\"]\n",
         );
         auto.says("addresses", "10.0.0.5\n");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     /// A configuration with a certificate for this name.
-    fn certified(name: &str, days: i64) -> (tempfile::TempDir, MadeUp) {
+    fn certified(name: &str, days: i64) -> (tempfile::TempDir, TestHost) {
         let folder = tempfile::tempdir().unwrap();
         let mut parameters = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
         let now = std::time::SystemTime::now();
@@ -350,14 +350,14 @@ mod tests {
             path("cert.pem"),
             path("key.pem")
         );
-        let made = MadeUp::new(&config);
+        let made = TestHost::new(&config);
         (folder, made)
     }
 
     #[test]
     fn a_certificate_must_last() {
         is(
-            &MadeUp::new("").one("certificate"),
+            &TestHost::new("").one("certificate"),
             Level::Good,
             "TLS and DTLS are off",
             &[],
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn names_of_certificates_must_lead_here() {
-        let made = MadeUp::new("");
+        let made = TestHost::new("");
         is(
             &made.one("dns"),
             Level::Warning,

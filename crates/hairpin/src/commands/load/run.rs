@@ -21,7 +21,7 @@ use crate::commands::stop;
 pub(super) const WARM_UP: Duration = Duration::from_secs(1);
 
 /// How long stragglers are waited for, unless said otherwise.
-pub(super) const LINGER: Duration = Duration::from_millis(500);
+pub(super) const DEFAULT_DRAIN_TIME: Duration = Duration::from_millis(500);
 
 /// What is to be done.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use load::probe::{self, ProbeErrorKind};
 use load::uri::Scheme;
 
 use super::place::ServerUnderLoad;
-use super::run::{LINGER, LoadRun, WARM_UP};
+use super::run::{DEFAULT_DRAIN_TIME, LoadRun, WARM_UP};
 use super::{Fault, check_flags, check_transport, place};
 use crate::cli::load::stun::{Args, Workload};
 use crate::cli::load::turn::Garbage;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             Workload::Garbage => GARBAGE_RATE,
         }),
         one_sided: args.workload == Workload::Garbage,
-        linger: LINGER,
+        linger: DEFAULT_DRAIN_TIME,
         warm_up: WARM_UP,
         sweep: None,
         how: &args.how,

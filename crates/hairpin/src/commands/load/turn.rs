@@ -13,7 +13,7 @@ use load::uri::Scheme;
 use server::AddressFamily;
 
 use super::place::ServerUnderLoad;
-use super::run::{LINGER, LoadRun, WARM_UP};
+use super::run::{DEFAULT_DRAIN_TIME, LoadRun, WARM_UP};
 use super::{Fault, check_flags, check_transport, place, stun};
 use crate::cli::load::turn::{Args, Credentials as UserArgs, Direction as Way, Family, Workload};
 use crate::commands::creds;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             Workload::Garbage => Some(stun::GARBAGE_RATE),
         },
         one_sided: args.workload == Workload::Garbage,
-        linger: LINGER,
+        linger: DEFAULT_DRAIN_TIME,
         warm_up: WARM_UP,
         sweep: None,
         how: &args.how,

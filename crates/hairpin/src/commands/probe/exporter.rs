@@ -20,8 +20,8 @@ use crate::config;
 use crate::metrics::probe::{Fault, Round, Rounds, probe_page};
 
 /// A shorter pause would be load, not a probe.
-const SHORTEST: u64 = 5;
-const LONGEST: u64 = 3_600;
+const MIN_PAUSE_S: u64 = 5;
+const MAX_PAUSE_S: u64 = 3_600;
 /// Each has a thread, and series at Prometheus.
 const MAX_TARGETS: usize = 32;
 
@@ -73,8 +73,8 @@ fn prepare(turn: &Turn) -> Result<(Vec<(TargetArgs, Target)>, Duration)> {
     let every = config::parse_seconds(&turn.every)
         .map_err(|mistake| anyhow::anyhow!("--every: {mistake}"))?;
     ensure!(
-        (SHORTEST..=LONGEST).contains(&every),
-        "--every: must be from {SHORTEST}s to {LONGEST}s"
+        (MIN_PAUSE_S..=MAX_PAUSE_S).contains(&every),
+        "--every: must be from {MIN_PAUSE_S}s to {MAX_PAUSE_S}s"
     );
     ensure!(
         turn.also.len() < MAX_TARGETS,

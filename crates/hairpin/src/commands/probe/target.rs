@@ -14,7 +14,7 @@ use crate::commands::via;
 use crate::config;
 
 /// Longer than any retransmission schedule; a probe that takes an hour is a mistake.
-const LONGEST: u64 = 600;
+const MAX_TIMEOUT_S: u64 = 600;
 
 /// What the arguments ask for. Making one is all that can be a usage error.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ impl Target {
         let via = via::of(&uri, &args.tls)?;
         let seconds = config::parse_seconds(&args.timeout)
             .map_err(|mistake| anyhow::anyhow!("--timeout: {mistake}"))?;
-        if !(1..=LONGEST).contains(&seconds) {
-            bail!("--timeout: must be from 1s to {LONGEST}s");
+        if !(1..=MAX_TIMEOUT_S).contains(&seconds) {
+            bail!("--timeout: must be from 1s to {MAX_TIMEOUT_S}s");
         }
         let family = match (args.ipv4, args.ipv6) {
             (true, _) => Family::V4,

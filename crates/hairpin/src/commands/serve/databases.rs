@@ -16,14 +16,14 @@ use stores::{Notice, OpenError, Shared, Source, StoreList, StoreSettings, Stores
 use super::Service;
 use super::cluster::Peers;
 use super::sip_tables;
-use super::tables::{self, Ignored, Why, is_default};
+use super::tables::{self, Ignored, NoEffectReason, is_default};
 use crate::config::{self, Config, token_key};
 
 /// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are
 /// used as soon as they do.
-const START: Duration = Duration::from_secs(3);
+const MAX_START_TIME: Duration = Duration::from_secs(3);
 /// Changed users that are reported one by one. If there are more, all users are looked up again.
-const USERS: usize = 256;
+const MAX_REPORTED_USERS: usize = 256;
 
 /// Changes that the main thread has not applied yet.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Databases {
         let prepare = || drop(server::privileges::drop_all());
         let stores = Stores::start(prepare, notify).context("cannot start the stores")?;
         let in_use = open(&stores, config)?;
-        in_use.list.wait(Instant::now() + START);
+        in_use.list.wait(Instant::now() + MAX_START_TIME);
         Ok(Self {
             stores,
             // The caller makes the settings after this, and a server that cannot use them ends.
@@ -109,7 +109,9 @@ impl Databases {
     /// If a store cannot be opened, or a new one does not respond.
     pub(super) fn open_next(&self, config: &Config) -> Result<InUse> {
         let next = open(&self.stores, config)?;
-        let responded = next.list.respond(&self.in_use.list, Instant::now() + START);
+        let responded = next
+            .list
+            .respond(&self.in_use.list, Instant::now() + MAX_START_TIME);
         responded.map_err(|error| about(&error))?;
         Ok(next)
     }
@@ -265,7 +267,7 @@ fn make_private(folder: &Path) -> Result<()> {
 fn note(notices: &Mutex<Notices>, notice: Notice) {
     let mut notices = notices.lock().unwrap_or_else(PoisonError::into_inner);
     match notice {
-        Notice::User(_) if notices.users.len() >= USERS => notices.everything = true,
+        Notice::User(_) if notices.users.len() >= MAX_REPORTED_USERS => notices.everything = true,
         Notice::User(name) => notices.users.push(name),
         Notice::Everything => notices.everything = true,
         Notice::Shared => notices.shared = true,
@@ -275,13 +277,13 @@ fn note(notices: &Mutex<Notices>, notice: Notice) {
 }
 
 /// Why no client can have a token of a key with this realm; `None` if clients can.
-fn why_unused(settings: &Settings, realm: &str, server_name: &str) -> Option<Why> {
+fn why_unused(settings: &Settings, realm: &str, server_name: &str) -> Option<NoEffectReason> {
     if !is_default(settings, realm) && settings.realms.iter().all(|it| it.name != realm) {
-        return Some(Why::of_unknown(realm));
+        return Some(NoEffectReason::of_unknown(realm));
     }
     // A challenge of the realm has to carry both names.
     let fits = server_name.len() <= max_server_name_bytes(realm.len());
-    (!fits).then_some(Why::ServerName)
+    (!fits).then_some(NoEffectReason::ServerName)
 }
 
 /// Whether a key is valid now.

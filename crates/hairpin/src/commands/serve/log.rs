@@ -16,7 +16,7 @@ use super::log_json::Json;
 use crate::audit;
 use crate::commands::input;
 use crate::config::LogFormat;
-use crate::log_queue::{FLUSH, QUEUE, ToQueue};
+use crate::log_queue::{MAX_FLUSH_TIME, QUEUE, ToQueue};
 
 /// Changes the level while the program runs.
 pub(in crate::commands) struct Level(reload::Handle<LevelFilter, Registry>);
@@ -87,7 +87,7 @@ pub(super) fn report_panics() {
         let reason = panic.payload_as_str().unwrap_or("no message");
         tracing::error!(thread, location, reason, "panic");
         // The process may end at once.
-        QUEUE.flush(FLUSH);
+        QUEUE.flush(MAX_FLUSH_TIME);
     }));
 }
 

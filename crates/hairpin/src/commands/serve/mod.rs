@@ -40,7 +40,7 @@ use super::ice::Ice;
 use super::{input, output};
 use crate::admin::Applied;
 use crate::cli::serve::Args;
-use crate::config::{self, Config, ExternalIp, InForce, Loaded};
+use crate::config::{self, Config, CurrentKey, ExternalIp, Loaded};
 use crate::control::{self, ChangeSender, Inbox, Shared};
 use crate::events::Events;
 use crate::external_address;
@@ -60,9 +60,9 @@ use upgrade::{InheritedProcess, Link, Successor};
 const BANNER_CREDENTIALS: Duration = Duration::from_secs(86_400);
 /// How long one key makes nonces. The one before stays good as long again, so this is not below the longest nonce
 /// lifetime.
-const NONCE_KEY_LIFE: Duration = Duration::from_secs(3_600);
+const NONCE_KEY_LIFETIME: Duration = Duration::from_secs(3_600);
 /// How often a wait for signals looks whether a worker has failed.
-const LOOK: Duration = Duration::from_secs(1);
+const WORKER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it looks whether the server has stopped.
 const STOP_LOOK: Duration = Duration::from_millis(5);
 
@@ -189,7 +189,7 @@ fn shared(
 }
 
 /// The part of a configuration that the API uses.
-fn applied(config: &Config, uris: Vec<String>, keys: Vec<InForce>) -> Result<Applied> {
+fn applied(config: &Config, uris: Vec<String>, keys: Vec<CurrentKey>) -> Result<Applied> {
     Ok(Applied {
         tokens: config.admin_tokens.clone(),
         realm: config.realm.clone(),
@@ -370,12 +370,14 @@ struct Service<'a> {
 
 impl Service<'_> {
     fn run(mut self) -> Result<ExitCode> {
-        let mut rotate_at = Instant::now() + NONCE_KEY_LIFE;
+        let mut rotate_at = Instant::now() + NONCE_KEY_LIFETIME;
         let observer = self.running.observer();
         let look = self
             .manager
             .interval()
-            .map_or(LOOK, |often| often.min(LOOK));
+            .map_or(WORKER_CHECK_INTERVAL, |often| {
+                often.min(WORKER_CHECK_INTERVAL)
+            });
         self.manager.ready(&self.serving());
         loop {
             self.manager.tick(&observer);
@@ -404,7 +406,7 @@ impl Service<'_> {
                 tracing::error!("the keys of the cluster stay as they are: {error:#}");
             }
             if Instant::now() >= rotate_at {
-                rotate_at += NONCE_KEY_LIFE;
+                rotate_at += NONCE_KEY_LIFETIME;
                 if let Err(error) = self.running.rotate_nonce_key() {
                     tracing::error!("the nonce key was not replaced: {error:#}");
                 }

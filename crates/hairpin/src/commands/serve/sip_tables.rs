@@ -9,7 +9,7 @@ use stores::Shared;
 use crate::config::route_of_store;
 
 /// Rows of one table that the log names. A table can have many more.
-const NAMED: usize = 20;
+const MAX_LOGGED_ROWS: usize = 20;
 
 /// Adds the aliases and routes. Those of the configuration and of earlier stores win.
 pub(super) fn add_to(sip: &mut SipSettings, shared: &Shared) {
@@ -36,12 +36,12 @@ fn add_aliases(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
     let own = sip.aliases.iter().cloned();
     let all: Vec<Alias> = own.chain(shared.sip.aliases.iter().map(alias)).collect();
     let (_, wrong) = Aliases::new(&all, domains);
-    for (place, why) in wrong.iter().take(NAMED) {
+    for (place, why) in wrong.iter().take(MAX_LOGGED_ROWS) {
         let alias = all.get(*place).map_or("", |alias| &alias.alias);
         tracing::warn!(alias, "a SIP alias of a store is ignored: {why}");
     }
-    if wrong.len() > NAMED {
-        let more = wrong.len() - NAMED;
+    if wrong.len() > MAX_LOGGED_ROWS {
+        let more = wrong.len() - MAX_LOGGED_ROWS;
         tracing::warn!(more, "more SIP aliases of a store are ignored");
     }
     let mut wrong = wrong.into_iter().map(|(place, _)| place).peekable();
@@ -68,14 +68,14 @@ fn add_routes(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
             Ok(route) => sip.routes.push(route),
             Err(why) => {
                 ignored += 1;
-                if ignored <= NAMED {
+                if ignored <= MAX_LOGGED_ROWS {
                     tracing::warn!(route = row.name, "a SIP route of a store is ignored: {why}");
                 }
             }
         }
     }
-    if ignored > NAMED {
-        let more = ignored - NAMED;
+    if ignored > MAX_LOGGED_ROWS {
+        let more = ignored - MAX_LOGGED_ROWS;
         tracing::warn!(more, "more SIP routes of a store are ignored");
     }
 }

@@ -12,11 +12,11 @@ use stores::{RealmOption, Shared, Source};
 /// The rates that a realm may have, in bytes per second.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000;
 /// Realms whose rows the log names.
-const NAMED: usize = 20;
+const MAX_LOGGED_REALMS: usize = 20;
 
 /// Why the rows of a realm have no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum NoEffectReason {
     /// No client can belong to the realm.
     Unknown,
     /// A challenge cannot carry its name (RFC 8489 §14.9).
@@ -25,32 +25,36 @@ pub(super) enum Why {
     ServerName,
 }
 
-impl Why {
+impl NoEffectReason {
     /// Why a realm is not among the settings.
     pub(super) fn of_unknown(realm: &str) -> Self {
         match may_be_realm(realm) {
-            true => Why::Unknown,
-            false => Why::Name,
+            true => NoEffectReason::Unknown,
+            false => NoEffectReason::Name,
         }
     }
 
     fn text(self) -> String {
         match self {
-            Why::Unknown => "the configuration has no such realm, and no origin selects it".into(),
-            Why::Name => {
+            NoEffectReason::Unknown => {
+                "the configuration has no such realm, and no origin selects it".into()
+            }
+            NoEffectReason::Name => {
                 format!("its name has more than {MAX_REALM_BYTES} bytes or a control character")
             }
-            Why::ServerName => "auth.token_server_name is too long for this realm".into(),
+            NoEffectReason::ServerName => {
+                "auth.token_server_name is too long for this realm".into()
+            }
         }
     }
 }
 
 /// Rows of a store that have no effect because of their realm.
 #[derive(Debug, Default)]
-pub(super) struct Ignored(BTreeMap<String, (Why, usize)>);
+pub(super) struct Ignored(BTreeMap<String, (NoEffectReason, usize)>);
 
 impl Ignored {
-    pub(super) fn add(&mut self, realm: &str, why: Why) {
+    pub(super) fn add(&mut self, realm: &str, why: NoEffectReason) {
         let count = self.0.entry(realm.to_owned()).or_insert((why, 0));
         count.1 += 1;
     }
@@ -63,7 +67,7 @@ pub(super) fn report(source: &Source, ignored: Ignored) {
     let counts = counts.map(|(realm, (_, rows))| (realm.clone(), *rows));
     let new = source.set_ignored_rows(counts.collect());
     let store = source.kind().name();
-    for realm in new.iter().take(NAMED) {
+    for realm in new.iter().take(MAX_LOGGED_REALMS) {
         if let Some((why, rows)) = ignored.0.get(realm) {
             let reason = why.text();
             tracing::warn!(
@@ -75,8 +79,8 @@ pub(super) fn report(source: &Source, ignored: Ignored) {
             );
         }
     }
-    if new.len() > NAMED {
-        let more = new.len() - NAMED;
+    if new.len() > MAX_LOGGED_REALMS {
+        let more = new.len() - MAX_LOGGED_REALMS;
         tracing::warn!(store, more, "rows of more realms have no effect");
     }
 }
@@ -122,7 +126,7 @@ fn add_realms(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) {
             continue;
         }
         if !may_be_realm(name) {
-            ignored.add(name, Why::of_unknown(name));
+            ignored.add(name, NoEffectReason::of_unknown(name));
             continue;
         }
         if find(settings, name).is_none() {
@@ -147,7 +151,7 @@ fn add_secrets(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) 
         match secrets {
             Some(secrets) if !secrets.contains(&secret) => secrets.push(secret),
             Some(_) => {}
-            None => ignored.add(realm, Why::of_unknown(realm)),
+            None => ignored.add(realm, NoEffectReason::of_unknown(realm)),
         }
     }
 }
@@ -175,7 +179,7 @@ fn add_options(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) 
                 RealmOption::TotalQuota => realm.allocations = count,
             }
         } else {
-            ignored.add(realm, Why::of_unknown(realm));
+            ignored.add(realm, NoEffectReason::of_unknown(realm));
         }
     }
 }
@@ -194,7 +198,7 @@ fn add_peers(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) {
             };
             match peers {
                 Some(peers) => list(peers).extend(rules(range)),
-                None => ignored.add(realm, Why::of_unknown(realm)),
+                None => ignored.add(realm, NoEffectReason::of_unknown(realm)),
             }
         }
     }
@@ -271,7 +275,10 @@ mod tests {
         assert_eq!(settings.peers.allow, [rule("172.17.13.200/32")]);
         assert_eq!(settings.peers.deny, [rule("203.0.113.0/24")]);
         let ignored: Vec<_> = ignored.0.into_iter().collect();
-        assert_eq!(ignored, [("nowhere".to_owned(), (Why::Unknown, 1))]);
+        assert_eq!(
+            ignored,
+            [("nowhere".to_owned(), (NoEffectReason::Unknown, 1))]
+        );
     }
 
     #[test]
@@ -313,8 +320,8 @@ mod tests {
         };
         let ignored: Vec<_> = add_one(&mut settings, shared).0.into_iter().collect();
         let (lost, long) = (
-            ("lost".to_owned(), (Why::Unknown, 5)),
-            (long, (Why::Name, 3)),
+            ("lost".to_owned(), (NoEffectReason::Unknown, 5)),
+            (long, (NoEffectReason::Name, 3)),
         );
         assert_eq!(ignored, [lost, long]);
         assert_eq!((settings.realms.len(), settings.secrets.len()), (0, 0));

@@ -4,11 +4,11 @@ use super::trace::Message;
 use crate::commands::output::printable;
 
 /// The width of a column, and of the time before the first one.
-const COLUMN: usize = 30;
-const TIME: usize = 16;
+const COLUMN_WIDTH: usize = 30;
+const TIME_WIDTH: usize = 16;
 
 /// The column of the server.
-const SERVER: usize = 1;
+const SERVER_COLUMN: usize = 1;
 
 /// Draws the messages, which are in order. Times are UTC.
 pub(super) fn draw(messages: &[Message]) -> String {
@@ -20,18 +20,26 @@ pub(super) fn draw(messages: &[Message]) -> String {
         }
     }
     let mut names = sides.clone();
-    names.insert(SERVER.min(names.len()), "hairpin".to_owned());
+    names.insert(SERVER_COLUMN.min(names.len()), "hairpin".to_owned());
     let head: String = names
         .iter()
-        .map(|name| format!("{name:^COLUMN$}"))
+        .map(|name| format!("{name:^COLUMN_WIDTH$}"))
         .collect();
-    let mut text = format!("{:TIME$}{}\n", "UTC", head.trim_end());
+    let mut text = format!("{:TIME_WIDTH$}{}\n", "UTC", head.trim_end());
     for message in messages {
         let side = side_of(message);
         let place = sides.iter().position(|it| *it == side).unwrap_or(0);
-        let column = if place < SERVER { place } else { place + 1 };
+        let column = if place < SERVER_COLUMN {
+            place
+        } else {
+            place + 1
+        };
         let arrow = arrow(message, column, names.len());
-        text += &format!("{:TIME$}{}\n", time(message.unix_us), arrow.trim_end());
+        text += &format!(
+            "{:TIME_WIDTH$}{}\n",
+            time(message.unix_us),
+            arrow.trim_end()
+        );
     }
     text
 }
@@ -48,14 +56,17 @@ fn time(unix_us: u64) -> String {
 
 /// One line: a vertical bar per column, and an arrow between the server and a column.
 fn arrow(message: &Message, column: usize, columns: usize) -> String {
-    let centre = |column: usize| column * COLUMN + COLUMN / 2;
-    let mut line = vec![' '; columns * COLUMN];
+    let centre = |column: usize| column * COLUMN_WIDTH + COLUMN_WIDTH / 2;
+    let mut line = vec![' '; columns * COLUMN_WIDTH];
     for column in 0..columns {
         line[centre(column)] = '|';
     }
-    let (left, right) = (centre(column.min(SERVER)), centre(column.max(SERVER)));
+    let (left, right) = (
+        centre(column.min(SERVER_COLUMN)),
+        centre(column.max(SERVER_COLUMN)),
+    );
     line[left + 1..right].fill('-');
-    let goes_right = message.is_sent == (column > SERVER);
+    let goes_right = message.is_sent == (column > SERVER_COLUMN);
     if goes_right {
         line[right - 1] = '>';
     } else {
@@ -102,7 +113,11 @@ mod tests {
             assert!(lines[line].contains(arrow), "{drawn}");
             // The first and the last message are on the side of the caller.
             let at = lines[line].find(arrow).unwrap();
-            assert_eq!(at < TIME + COLUMN, line == 1 || line == 4, "{drawn}");
+            assert_eq!(
+                at < TIME_WIDTH + COLUMN_WIDTH,
+                line == 1 || line == 4,
+                "{drawn}"
+            );
         }
     }
 

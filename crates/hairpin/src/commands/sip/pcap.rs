@@ -22,7 +22,7 @@ const UDP: u8 = 17;
 const HOP_LIMIT: u8 = 64;
 
 /// The longest message: the length field of IPv4 has 16 bits.
-const MAX: usize = 65_535 - IPV4_HEADER - UDP_HEADER;
+const MAX_MESSAGE_BYTES: usize = 65_535 - IPV4_HEADER - UDP_HEADER;
 
 /// The file with these messages.
 pub(super) fn file(messages: &[Message]) -> Vec<u8> {
@@ -50,7 +50,10 @@ fn packet(message: &Message) -> Vec<u8> {
         true => (message.local, message.remote),
         false => (message.remote, message.local),
     };
-    let payload = message.bytes.get(..MAX).unwrap_or(&message.bytes);
+    let payload = message
+        .bytes
+        .get(..MAX_MESSAGE_BYTES)
+        .unwrap_or(&message.bytes);
     let length = (UDP_HEADER + payload.len()) as u16;
     let mut packet = Vec::new();
     let pseudo = match (source.ip(), destination.ip()) {

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// hairpin does not relay on lower ports, because they belong to services of the host.
-const LOWEST: u16 = 1024;
+const MIN_PORT: u16 = 1024;
 const DEFAULT_PORTS: (u16, u16) = (49_152, 65_535);
 /// Where coturn's shared relay ports begin.
 const SHARED_BASE: u16 = 3480;
@@ -97,7 +97,7 @@ fn relay_port(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
     match asked == (first, last) {
         true => Verdict::carried("relay.ports"),
         false => Verdict::carried(format!(
-            "relay.ports, narrowed to {first}-{last}: relays cannot use ports below {LOWEST} or ports of listeners"
+            "relay.ports, narrowed to {first}-{last}: relays cannot use ports below {MIN_PORT} or ports of listeners"
         )),
     }
 }
@@ -117,7 +117,7 @@ fn usable((first, last): (u16, u16), taken: &[u16]) -> Option<(u16, u16)> {
     taken.sort_unstable();
     taken.dedup();
     let mut parts = Vec::new();
-    let mut from = u32::from(first.max(LOWEST));
+    let mut from = u32::from(first.max(MIN_PORT));
     for port in taken
         .into_iter()
         .map(u32::from)
@@ -149,7 +149,7 @@ fn shared_ports(_: &Line, file: &File, draft: &mut Draft) -> Verdict {
         .or(file.last("cpus"))
         .and_then(Line::number);
     let count = threads.map_or(USUAL_SHARED, |threads| (2 * threads.max(1)).min(MAX_SHARED));
-    let base = file.port("multiplex-peer-port", SHARED_BASE).max(LOWEST);
+    let base = file.port("multiplex-peer-port", SHARED_BASE).max(MIN_PORT);
     let last = u16::try_from(u64::from(base) + count - 1).unwrap_or(u16::MAX);
     let Some((first, last)) = usable((base, last), &udp_ports(file)) else {
         return Verdict::wrong("no port is left for the relays");
@@ -174,14 +174,14 @@ fn threads(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
 fn buffer(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
     /// The default of hairpin.
     const DEFAULT: u64 = 8 << 20;
-    const LARGEST: u64 = 512 << 20;
+    const MAX_BYTES: u64 = 512 << 20;
     match line.number() {
         None | Some(0) => Verdict::wrong("write a number of bytes"),
         Some(bytes) if bytes <= DEFAULT => {
             Verdict::unnecessary("the default of hairpin is larger (8 MiB)")
         }
         Some(bytes) => {
-            let size = format!("{}B", bytes.min(LARGEST));
+            let size = format!("{}B", bytes.min(MAX_BYTES));
             draft.set("server.receive_buffer", &*size);
             draft.set("server.send_buffer", size);
             Verdict::carried("server.receive_buffer and server.send_buffer")

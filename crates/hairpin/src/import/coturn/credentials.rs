@@ -160,15 +160,15 @@ fn server_name(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
 }
 
 fn stale_nonce(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
-    const SHORTEST: u64 = 60;
-    const LONGEST: u64 = 3600;
+    const MIN_S: u64 = 60;
+    const MAX_S: u64 = 3600;
     let Some(seconds) = line.number_or(600) else {
         return Verdict::wrong("write a number of seconds");
     };
     let lifetime = match seconds {
         // In coturn, 0 means that a nonce never expires.
-        0 => LONGEST,
-        seconds => seconds.clamp(SHORTEST, LONGEST),
+        0 => MAX_S,
+        seconds => seconds.clamp(MIN_S, MAX_S),
     };
     draft.set("auth.nonce_lifetime", format!("{lifetime}s"));
     match lifetime == seconds {

@@ -60,24 +60,24 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 fn quota(line: &Line, draft: &mut Draft, key: &'static str) -> Verdict {
-    const MAX: u64 = 10_000_000;
+    const MAX_ALLOCATIONS: u64 = 10_000_000;
     match line.number() {
         None => Verdict::wrong("write a number"),
         Some(0) => Verdict::unnecessary("0 is no limit"),
         Some(number) => {
-            draft.set(key, i64::try_from(number.min(MAX)).unwrap_or(1));
+            draft.set(key, i64::try_from(number.min(MAX_ALLOCATIONS)).unwrap_or(1));
             Verdict::carried(key)
         }
     }
 }
 
 fn rate(line: &Line, draft: &mut Draft, key: &'static str, most: u64) -> Verdict {
-    const LEAST: u64 = 1024;
+    const MIN_BYTES_PER_S: u64 = 1024;
     match line.number() {
         None => Verdict::wrong("write a number of bytes per second"),
         Some(0) => Verdict::unnecessary("0 is no limit"),
         Some(rate) => {
-            draft.set(key, format!("{}B/s", rate.clamp(LEAST, most)));
+            draft.set(key, format!("{}B/s", rate.clamp(MIN_BYTES_PER_S, most)));
             // coturn limits each direction separately.
             draft.set("limits.rate_directions", "apart");
             Verdict::carried(key)
@@ -86,15 +86,15 @@ fn rate(line: &Line, draft: &mut Draft, key: &'static str, most: u64) -> Verdict
 }
 
 fn max_lifetime(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
-    const SHORTEST: u64 = 120;
-    const LONGEST: u64 = 86_400;
-    const DEFAULT: u64 = 600;
+    const MIN_S: u64 = 120;
+    const MAX_S: u64 = 86_400;
+    const DEFAULT_S: u64 = 600;
     let Some(seconds) = line.number_or(3600).filter(|seconds| *seconds > 0) else {
         return Verdict::wrong("write a number of seconds");
     };
-    let longest = seconds.clamp(SHORTEST, LONGEST);
+    let longest = seconds.clamp(MIN_S, MAX_S);
     draft.set("limits.lifetime_max", format!("{longest}s"));
-    if longest < DEFAULT {
+    if longest < DEFAULT_S {
         draft.set("limits.lifetime_default", format!("{longest}s"));
     }
     match longest == seconds {

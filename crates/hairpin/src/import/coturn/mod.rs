@@ -15,7 +15,7 @@ mod tls;
 mod tests;
 
 use super::verdict::Fixed;
-use super::{Draft, Imported, Judged, Verdict};
+use super::{Draft, Imported, JudgedLine, Verdict};
 
 /// A line with an option.
 #[derive(Debug)]
@@ -215,7 +215,7 @@ pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
     };
     let draft = &mut imported.draft;
     for line in &file.lines {
-        imported.lines.push(Judged {
+        imported.lines.push(JudgedLine {
             line: line.number,
             name: shown(line),
             verdict: judge(line, &file, draft),

@@ -8,7 +8,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-use super::{Imported, Judged, Verdict};
+use super::{Imported, JudgedLine, Verdict};
 use yaml::Entry;
 
 /// Whether the text is YAML with eturnal's mapping.
@@ -23,7 +23,7 @@ pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
         Err((line, why)) => {
             let verdict = Verdict::wrong(why);
             let name = "YAML".to_owned();
-            imported.lines.push(Judged {
+            imported.lines.push(JudgedLine {
                 line,
                 name,
                 verdict,
@@ -55,7 +55,7 @@ pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
 
 fn push(imported: &mut Imported, line: usize, name: &str, verdict: Verdict) {
     let name = name.to_owned();
-    imported.lines.push(Judged {
+    imported.lines.push(JudgedLine {
         line,
         name,
         verdict,

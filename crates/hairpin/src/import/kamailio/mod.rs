@@ -8,7 +8,7 @@ mod statements;
 #[cfg(test)]
 mod tests;
 
-use super::{Imported, Judged, Verdict};
+use super::{Imported, JudgedLine, Verdict};
 use statements::{Kind, Script, Statement};
 
 /// Whether the text is a script of Kamailio.
@@ -51,7 +51,7 @@ pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
     let script = statements::read(text);
     for statement in &script.statements {
         let verdict = judge(statement, &script, imported);
-        imported.lines.push(Judged {
+        imported.lines.push(JudgedLine {
             line: statement.line,
             name: statement.shown(),
             verdict,

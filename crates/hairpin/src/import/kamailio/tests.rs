@@ -121,7 +121,7 @@ fn a_usual_script_is_carried_over() {
 #[test]
 fn unknown_statements_are_shown() {
     let (imported, _) = accepted("#!KAMAILIO\n#!define WITH_TEA\nfoo=1\nsome words\n");
-    let wrong = |line: &&super::Judged| matches!(line.verdict, Verdict::NotUnderstood(_));
+    let wrong = |line: &&super::JudgedLine| matches!(line.verdict, Verdict::NotUnderstood(_));
     assert_eq!(imported.lines.iter().filter(wrong).count(), 3);
 }
 

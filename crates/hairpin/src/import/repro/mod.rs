@@ -5,7 +5,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use super::{Imported, Judged};
+use super::{Imported, JudgedLine};
 
 /// A line with a key.
 struct Line {
@@ -88,7 +88,7 @@ pub(super) fn is_recognized(text: &str) -> bool {
 pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
     let file = File(lines(text).collect());
     for line in &file.0 {
-        imported.lines.push(Judged {
+        imported.lines.push(JudgedLine {
             line: line.number,
             name: line.name.clone(),
             verdict: rows::judge(line, &file, &mut imported.draft),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sip::{HeaderKind, Method};
 
 use crate::common::nodes::{Node, soon};
+use crate::common::sip::sip_listener;
 use crate::sip_client::phone::{Line, PASSWORD, Phone, credentials, value, values};
 
 /// SIP for three users, who are the same at each node.
@@ -20,11 +21,7 @@ pub(crate) fn keys() -> String {
 }
 
 pub(crate) fn sip_of(node: &Node) -> SocketAddr {
-    let mut lines = node.serve.banner.lines();
-    let line = lines.find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
-    let mut words = line.unwrap().split_whitespace();
-    let sip = words.find_map(|word| word.trim_end_matches(':').parse().ok());
-    sip.unwrap()
+    sip_listener(&node.serve)
 }
 
 pub(crate) fn written(node: &Node) -> f64 {

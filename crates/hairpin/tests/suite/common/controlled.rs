@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{Serve, hairpin, json, run, stderr, stdout};
 
 /// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A server with its configuration and its control socket in one directory.
 pub(crate) struct Controlled {
@@ -93,7 +93,7 @@ impl Controlled {
 
     /// Waits until the process before has ended, because it has nothing left.
     pub(crate) fn wait_for_the_end_of(&self, old: u64) {
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + MAX_WAIT;
         while is_alive(old) {
             let left = self.status().map(|status| status["predecessor"].clone());
             assert!(Instant::now() < end, "process {old} has {left:?}");
@@ -137,7 +137,7 @@ pub(crate) fn may_load_programs() -> bool {
 
 /// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + MAX_WAIT;
     while !condition() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -8,6 +8,7 @@ pub(crate) mod controlled;
 pub(crate) mod nodes;
 pub(crate) mod places;
 pub(crate) mod service;
+pub(crate) mod sip;
 pub(crate) mod turn;
 
 use std::io::{BufRead, BufReader, Read, Write};

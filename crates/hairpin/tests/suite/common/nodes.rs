@@ -284,10 +284,19 @@ engine = \"redis://127.0.0.1:{port}/1\""
 }
 
 pub(crate) fn three(redis: &Redis, more: &str) -> [Node; 3] {
-    three_with(&with_engine(redis.port), more)
+    ["a", "b", "c"].map(|name| Node::start(name, &with_engine(redis.port), more, None))
 }
 
-/// With these keys of `[cluster]`.
-pub(crate) fn three_with(cluster: &str, more: &str) -> [Node; 3] {
-    ["a", "b", "c"].map(|name| Node::start(name, cluster, more, None))
+/// Three nodes that know each other, with these keys of `[cluster]`.
+pub(crate) fn three_serving(cluster: &str, more: &str) -> [Node; 3] {
+    let nodes = ["a", "b", "c"].map(|name| Node::start(name, cluster, more, None));
+    wait_until_serving(&nodes);
+    nodes
+}
+
+/// Waits until each of these nodes knows all of them.
+pub(crate) fn wait_until_serving(nodes: &[Node]) {
+    for node in nodes {
+        soon("all nodes", || node.names("serving").len() == nodes.len());
+    }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Answer {
 }
 
 /// How long a client waits before it repeats a request.
-const WAIT: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it sends a request.
 const SENT: u32 = 10;
 /// The last transaction ID. A client may get the port of an earlier one: with its IDs, its requests would be
@@ -52,7 +52,7 @@ impl Client {
     /// One of this user, at an address of this machine.
     pub(crate) fn of(server: SocketAddr, local: IpAddr, user: &str, password: &str) -> Self {
         let socket = UdpSocket::bind((local, 0)).expect("a port");
-        let timeout = Some(WAIT);
+        let timeout = Some(RESPONSE_TIMEOUT);
         socket.set_read_timeout(timeout).expect("an option");
         Self {
             socket,

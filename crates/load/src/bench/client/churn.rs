@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use turn::client::{ClientConfig, Event};
 
-use super::{RETRANSMIT, allocate_options, config, driver, io_error};
+use super::{RETRANSMISSION_TIMEOUT, allocate_options, config, driver, io_error};
 use crate::bench::error::{IoContext, SideError};
 use crate::bench::layout::{self, server_address};
 use crate::bench::topology::Topology;
@@ -50,7 +50,7 @@ pub(crate) fn churn(
         driver.run_until(duration, &mut churn, |_, churn| churn.failed.is_some())?;
         let (elapsed, cycles) = (start.elapsed(), churn.cycles);
         churn.is_ending = true;
-        driver.run_until(DRAIN, &mut churn, |_, churn| churn.in_flight == 0)?;
+        driver.run_until(DRAIN_TIME, &mut churn, |_, churn| churn.in_flight == 0)?;
         Ok((elapsed, cycles))
     };
     let (elapsed, cycles) = topology.in_client(work).doing("wait for responses")?;
@@ -67,7 +67,7 @@ pub(crate) fn churn(
 }
 
 /// How long the harness waits at the end for what is in flight: longer than another task may delay a server.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 struct Churn {
     config: Arc<ClientConfig>,
@@ -105,7 +105,8 @@ impl Churn {
         let count = self.asked.len().max(id.index() + 1);
         self.asked.resize(count, now);
         let (at, cycles) = std::mem::replace(&mut self.asked[id.index()], now);
-        now.0.duration_since(at) >= RETRANSMIT && self.cycles - cycles >= 2 * self.clients
+        now.0.duration_since(at) >= RETRANSMISSION_TIMEOUT
+            && self.cycles - cycles >= 2 * self.clients
     }
 
     /// A cycle is over; the client's socket is closed, and another one begins, unless this is the end.

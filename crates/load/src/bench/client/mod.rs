@@ -32,7 +32,7 @@ pub(crate) const HELD_SOCKETS: u16 = 1024;
 const LIFETIME_S: u32 = 3600;
 
 /// RFC 8489 §6.2.1 starts at 500 ms; on a link without loss and delay a fifth of that is long.
-const RETRANSMIT: Duration = Duration::from_millis(100);
+const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The configuration of every client.
 fn config() -> Arc<ClientConfig> {
@@ -41,7 +41,7 @@ fn config() -> Arc<ClientConfig> {
         security: Security::Classic,
         software: "".into(),
         retransmission: Retransmission {
-            timeout: RETRANSMIT,
+            timeout: RETRANSMISSION_TIMEOUT,
             ..Retransmission::default()
         },
         // Allocations are renewed between scenarios, so that no request disturbs one.
@@ -67,7 +67,7 @@ fn driver() -> Result<Driver, SideError> {
     Driver::new(&DriverOptions::default()).doing("watch client sockets")
 }
 
-/// What opening a client's socket came to.
+/// The result of opening a client's socket.
 fn io_error(error: AddError) -> io::Error {
     match error {
         AddError::Socket { source, .. } | AddError::Poll(source) => source,
@@ -173,8 +173,8 @@ impl Allocations {
 
     /// Renews channels and permissions if their time (5 minutes, RFC 8656 §9) could run out soon.
     pub(crate) fn keep_alive(&mut self, topology: &Topology) -> Result<(), SideError> {
-        const SOON: Duration = Duration::from_secs(150);
-        if self.renewed.elapsed() < SOON {
+        const RENEWAL_INTERVAL: Duration = Duration::from_secs(150);
+        if self.renewed.elapsed() < RENEWAL_INTERVAL {
             return Ok(());
         }
         self.reopen(topology)?;
@@ -233,12 +233,12 @@ pub(crate) fn wait_for_answer(
     limit: Duration,
     mut alive: impl FnMut() -> Result<(), SideError>,
 ) -> Result<bool, SideError> {
-    const POLL: Duration = Duration::from_millis(50);
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
     let open = || client_socket(SocketAddr::new(layout::client_ip(), 0));
     let socket = topology.in_client(open).doing("open a client socket")?;
     socket
         .set_nonblocking(false)
-        .and_then(|()| socket.set_read_timeout(Some(POLL)))
+        .and_then(|()| socket.set_read_timeout(Some(POLL_INTERVAL)))
         .doing("set a timeout")?;
     let deadline = Instant::now() + limit;
     let id = TransactionId(*b"hairpinbench");
@@ -255,7 +255,7 @@ pub(crate) fn wait_for_answer(
         match socket.recv(&mut buffer) {
             Ok(length) if is_success(&buffer[..length], &id) => return Ok(true),
             Err(error) if sent == 0 || error.kind() == io::ErrorKind::ConnectionRefused => {
-                std::thread::sleep(POLL)
+                std::thread::sleep(POLL_INTERVAL)
             }
             _ => {}
         }

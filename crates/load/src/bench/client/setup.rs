@@ -13,10 +13,10 @@ use crate::client::{ClientId, Data, Driver, Handler};
 
 /// Clients at work at once while allocations are made or renewed: enough to keep a server busy, few
 /// enough not to overrun its receive buffer.
-const WINDOW: usize = 32;
+const MAX_REQUESTS_IN_FLIGHT: usize = 32;
 
 /// Upper limit for the setup of all allocations; each request has its own, shorter limit.
-const LIMIT: Duration = Duration::from_secs(600);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What every client is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +46,11 @@ pub(super) fn reach(
         relays: HashMap::new(),
         failed: None,
     };
-    while setup.active < WINDOW && !setup.waiting.is_empty() {
+    while setup.active < MAX_REQUESTS_IN_FLIGHT && !setup.waiting.is_empty() {
         setup.start_next(driver);
     }
     let is_over = driver
-        .run_until(LIMIT, &mut setup, |_, setup| setup.is_over())
+        .run_until(SETUP_TIMEOUT, &mut setup, |_, setup| setup.is_over())
         .doing("wait for responses")?;
     if let Some(error) = setup.failed {
         return Err(error);

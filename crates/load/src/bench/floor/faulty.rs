@@ -12,7 +12,7 @@ use super::plain::send;
 const LOAD: std::ops::Range<u32> = 1_000..u32::MAX;
 /// Of this many datagrams, `damage` damages the last 64. The counter compares the whole payload of one in 64 datagrams,
 /// so it finds one of them.
-const PERIOD: u32 = 256;
+const DATAGRAMS_PER_PERIOD: u32 = 256;
 
 /// The sequence number of a datagram of the load. The head of a payload is 16 bytes; ChannelData has four bytes before
 /// it. In a STUN message, the sequence number is in the transaction ID.
@@ -25,7 +25,7 @@ fn sequence(datagram: &[u8]) -> Option<u32> {
 
 /// Changes one bit of some datagrams.
 pub(super) fn damage(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) {
-    let is_damaged = |sequence| sequence % PERIOD >= PERIOD - 64;
+    let is_damaged = |sequence| sequence % DATAGRAMS_PER_PERIOD >= DATAGRAMS_PER_PERIOD - 64;
     let mut sent = datagram.to_vec();
     if sequence(datagram).is_some_and(is_damaged) {
         let middle = sent.len() / 2;

@@ -9,7 +9,7 @@ use super::{binding_answer, flow_of, open, open_all, payload_of};
 use crate::bench::layout;
 
 /// Datagrams taken from one socket before the others have their turn.
-const TURN: usize = 64;
+const MAX_DATAGRAMS_PER_READ: usize = 64;
 const LISTENER: u64 = 0;
 const HEADER_LEN: usize = 4;
 
@@ -43,11 +43,11 @@ pub(super) fn run(flows: u16, send: impl FnMut(&UdpSocket, &[u8], SocketAddr)) -
         poller.wait(&mut events, None)?;
         for event in events.iter() {
             match event.token {
-                LISTENER => (0..TURN)
+                LISTENER => (0..MAX_DATAGRAMS_PER_READ)
                     .take_while(|_| relay.take_from_client(&mut buffer).is_some())
                     .count(),
                 // Tokens were counted up from 1 beside the flows.
-                token => (0..TURN)
+                token => (0..MAX_DATAGRAMS_PER_READ)
                     .take_while(|_| {
                         relay
                             .take_from_peer(token as usize - 1, &mut buffer)

@@ -12,7 +12,7 @@ use super::FloorError;
 use crate::bench::layout::{self, CLIENT, PEER, Port, RELAY, SERVER, server_address};
 
 /// Far above what any load reaches, so that every datagram is charged and none is dropped. Bytes per second.
-const RATE: u64 = 10_000_000_000;
+const BYTES_PER_S: u64 = 10_000_000_000;
 /// Longer than any benchmark.
 const FOR_EVER: Duration = Duration::from_secs(1 << 20);
 const TO_CLIENT: u32 = 1;
@@ -38,7 +38,7 @@ pub(super) fn run(xdp: bool, flows: u16) -> Result<(), FloorError> {
     let mut table = relay.table();
     for flow in 0..flows {
         if let Some(bucket) = buckets.get(flow.into()) {
-            bucket.set(Bucket::scale(RATE), 1_000_000);
+            bucket.set(Bucket::scale(BYTES_PER_S), 1_000_000);
         }
         enter(&mut table, flow)?;
     }

@@ -26,7 +26,7 @@ use crate::bench::layout::{relay_ip, server_address};
 
 const LISTENER: u64 = 0;
 /// Bytes of one read.
-const READ: usize = 64 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
 /// Above this number of unwritten bytes, a connection loses what comes from its peer.
 const MAX_UNWRITTEN: usize = 1 << 20;
 const LIFETIME_S: u32 = 600;
@@ -57,7 +57,7 @@ pub(super) fn run(over_tls: bool) -> io::Result<()> {
         clients: Vec::new(),
         queue: SendQueue::new(&SendOptions::default()),
         dirty: Vec::new(),
-        received: vec![0; READ],
+        received: vec![0; MAX_READ_BYTES],
     };
     let mut batch = RecvBatch::new(64, RecvBatch::LARGE);
     let mut events = Events::with_capacity(256);

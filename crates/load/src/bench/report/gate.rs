@@ -4,18 +4,45 @@
 //! measurements. So a result below the gate is measured again, together with the floor, and the second pair counts.
 //! What arrived damaged is never measured away.
 
+use std::fmt;
+
 use super::{Cell, Measure, Outcome, Report};
-use crate::bench::gates::Gate;
+use crate::bench::gates::{Gate, GateKind};
+use crate::bench::packets::Packets;
 use crate::bench::scenario::Scenario;
 use crate::bench::side::Role;
 use crate::bench::stats::Summary;
 use crate::bench::upkeep::Churn;
 
+/// What a result breaks.
+struct Violation {
+    /// The gate; `None` if something could not be measured.
+    kind: Option<GateKind>,
+    text: String,
+}
+
+impl Violation {
+    fn of(kind: GateKind, text: String) -> Self {
+        Violation {
+            kind: Some(kind),
+            text,
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Some(kind) => write!(f, "{kind}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
 impl Report {
-    /// The faults of a result. A gated server could not be measured, or delivered something changed, misdirected or
-    /// twice. A cycle failed. The goodput is below the required share of the floor's in the same round. The floor could
-    /// not be measured. The benchmark was stopped before its end. Empty when all is well, or when no gate was asked
-    /// for.
+    /// The faults of all results: a gated server could not be measured, or broke a gate; the floor could not be
+    /// measured; or the benchmark was stopped before its end. A broken gate is named by its kind. Empty if all gates
+    /// hold, or if no gate was asked for.
     pub fn violations(&self) -> Vec<String> {
         let Some(gate) = self.gate else {
             return Vec::new();
@@ -73,83 +100,89 @@ impl Report {
         }
     }
 
-    fn violations_of(&self, cell: &Cell, gate: Gate) -> Vec<String> {
+    fn violations_of(&self, cell: &Cell, gate: Gate) -> Vec<Violation> {
         let role = self.sides[cell.side].role;
-        let mut found = Vec::new();
         match &cell.outcome {
             // Without the floor's figure there is nothing to compare with.
-            Outcome::Failed { reason, .. } if role != Role::Other => found.push(reason.clone()),
-            Outcome::Packets(packets) if role == Role::Gated => {
-                if packets.wrong + packets.duplicated > 0 {
-                    let (wrong, duplicated) = (packets.wrong, packets.duplicated);
-                    found.push(format!(
-                        "{wrong} datagrams arrived changed or in the wrong place, {duplicated} arrived again"
-                    ));
-                }
-                if let (Some(most), Some(calls)) =
-                    (gate.system_calls(&cell.scenario), packets.system_calls)
-                    && calls > most
-                {
-                    found.push(format!(
-                        "{calls:.3} system calls for each datagram are more than {most}"
-                    ));
-                }
-                if let Some((floor, share)) = self.shortfall(cell, gate) {
-                    let own = packets.best.delivered;
-                    let again = if cell.repeated { ", twice" } else { "" };
-                    found.push(format!(
-                        "{own:.0}/s is less than {:.0} % of the floor's {floor:.0}/s{again}",
-                        share * 100.0
-                    ));
-                }
-            }
-            Outcome::Churn(churn) if role == Role::Gated => {
-                found.extend(self.violations_of_churn(cell, churn, gate));
-            }
-            Outcome::Spread(spread) if role == Role::Gated => {
+            Outcome::Failed { reason, .. } if role != Role::Other => vec![Violation {
+                kind: None,
+                text: reason.clone(),
+            }],
+            _ if role != Role::Gated => Vec::new(),
+            Outcome::Packets(packets) => self.violations_of_packets(cell, packets, gate),
+            Outcome::Churn(churn) => self.violations_of_churn(cell, churn, gate),
+            Outcome::Spread(spread) => {
+                let apart = spread.apart;
                 let most = gate.apart().unwrap_or(u32::MAX);
-                if spread.apart > most {
-                    let apart = spread.apart;
-                    found.push(format!(
-                        "the two workers differed by {apart} allocations, more than {most}"
-                    ));
-                }
+                let text =
+                    format!("the two workers differed by {apart} allocations, more than {most}");
+                let violation = Violation::of(GateKind::Spread, text);
+                (apart > most).then_some(violation).into_iter().collect()
             }
-            Outcome::Memory(memory) if role == Role::Gated => {
+            Outcome::Memory(memory) => {
+                let user = memory.user;
                 let most = gate.user_bytes().unwrap_or(f64::MAX);
-                if memory.user > most {
-                    let user = memory.user;
-                    found.push(format!(
-                        "{user:.0} bytes of user memory for each are more than {most:.0}"
-                    ));
-                }
+                let text =
+                    format!("{user:.0} bytes of user memory for each are more than {most:.0}");
+                let violation = Violation::of(GateKind::UserMemory, text);
+                (user > most).then_some(violation).into_iter().collect()
             }
-            _ => {}
+            _ => Vec::new(),
+        }
+    }
+
+    fn violations_of_packets(&self, cell: &Cell, packets: &Packets, gate: Gate) -> Vec<Violation> {
+        let mut found = Vec::new();
+        if packets.wrong + packets.duplicated > 0 {
+            let (wrong, duplicated) = (packets.wrong, packets.duplicated);
+            let text = format!(
+                "{wrong} datagrams arrived changed or in the wrong place, {duplicated} arrived again"
+            );
+            found.push(Violation::of(GateKind::Damage, text));
+        }
+        if let (Some(most), Some(calls)) = (gate.system_calls(&cell.scenario), packets.system_calls)
+            && calls > most
+        {
+            let text = format!("{calls:.3} system calls for each datagram are more than {most}");
+            found.push(Violation::of(GateKind::SystemCalls, text));
+        }
+        if let Some((floor, share)) = self.shortfall(cell, gate) {
+            let own = packets.best.delivered;
+            let again = if cell.repeated { ", twice" } else { "" };
+            let text = format!(
+                "{own:.0}/s is less than {:.0} % of the floor's {floor:.0}/s{again}",
+                share * 100.0
+            );
+            found.push(Violation::of(GateKind::Goodput, text));
         }
         found
     }
 
-    fn violations_of_churn(&self, cell: &Cell, churn: &Churn, gate: Gate) -> Vec<String> {
+    fn violations_of_churn(&self, cell: &Cell, churn: &Churn, gate: Gate) -> Vec<Violation> {
         let mut found = Vec::new();
         if churn.rate <= 0.0 {
-            found.push("no cycle succeeded".to_owned());
+            let text = "no cycle succeeded".to_owned();
+            found.push(Violation::of(GateKind::Cycles, text));
         }
         if churn.errors > 0 {
-            found.push(format!("{} cycles failed", churn.errors));
+            let text = format!("{} cycles failed", churn.errors);
+            found.push(Violation::of(GateKind::Cycles, text));
         }
         if churn.wrong > 0 {
-            found.push(format!("{} messages were of no use", churn.wrong));
+            let text = format!("{} messages were of no use", churn.wrong);
+            found.push(Violation::of(GateKind::Damage, text));
         }
         let is_turn = matches!(cell.scenario, Scenario::Churn { .. });
         let most = gate.cycle_in_datagrams().filter(|_| is_turn);
         if let (Some(most), Some(datagram)) = (most, self.floor_cost(cell.round))
             && churn.cost_ns > most * datagram
         {
-            found.push(format!(
+            let text = format!(
                 "a cycle takes {:.1} us: as long as {:.0} datagrams of the floor, which may be {most:.0}",
                 churn.cost_ns / 1e3,
                 churn.cost_ns / datagram
-            ));
+            );
+            found.push(Violation::of(GateKind::CycleCost, text));
         }
         found
     }
@@ -196,7 +229,7 @@ mod tests {
     use super::super::tests::{RELAY, report};
     use super::*;
 
-    fn set(report: &mut Report, cell: usize, change: impl Fn(&mut crate::bench::packets::Packets)) {
+    fn set(report: &mut Report, cell: usize, change: impl Fn(&mut Packets)) {
         match &mut report.cells[cell].outcome {
             Outcome::Packets(packets) => change(packets),
             other => panic!("{other:?}"),
@@ -215,7 +248,7 @@ mod tests {
         let found = report.violations();
         assert_eq!(found.len(), 1);
         assert!(
-            found[0].contains("round 2") && found[0].contains(&RELAY.to_string()),
+            found[0].contains("round 2") && found[0].contains(&format!(" {RELAY}: goodput: ")),
             "{found:?}"
         );
         set(&mut report, 5, |packets| packets.best.delivered = 161e3);
@@ -287,11 +320,14 @@ mod tests {
         report.cells[5].outcome = churn(40e3, 0);
         assert_eq!(report.violations().len(), 1, "only the relay's own shares");
         report.cells[5].outcome = churn(40e3, 1);
-        assert!(report.violations()[1].ends_with("1 cycles failed"));
+        assert!(report.violations()[1].ends_with(": cycles: 1 cycles failed"));
         // The floor spends 2,800 ns for a datagram.
         report.cells[5].outcome = churn(90e3, 0);
         let found = report.violations();
-        assert!(found[1].contains("as long as 32 datagrams"), "{found:?}");
+        assert!(
+            found[1].contains(": cycle-cost: ") && found[1].contains("as long as 32 datagrams"),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -304,7 +340,7 @@ mod tests {
         };
         let told = |report: &Report| {
             let found = report.violations();
-            found.iter().any(|what| what.contains("system calls"))
+            found.iter().any(|what| what.contains(": system-calls: "))
         };
         set(&mut report, 5, |packets| packets.system_calls = Some(0.05));
         assert!(!told(&report));
@@ -333,7 +369,7 @@ mod tests {
         };
         let found = report.violations();
         assert!(
-            found[0].contains("2 datagrams") && found[1].ends_with("gone"),
+            found[0].contains(": damage: 2 datagrams") && found[1].ends_with("gone"),
             "{found:?}"
         );
     }

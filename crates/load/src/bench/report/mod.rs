@@ -280,13 +280,13 @@ impl Report {
     /// The report as JSON in one line: everything, with the summaries.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
-        struct Whole<'a> {
+        struct JsonReport<'a> {
             #[serde(flatten)]
             report: &'a Report,
             summary: Vec<Row>,
         }
         // Plain numbers, strings and lists always serialise.
-        serde_json::to_string(&Whole {
+        serde_json::to_string(&JsonReport {
             report: self,
             summary: self.rows(),
         })

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-use super::{CALLING, DOMAIN, REGISTERED};
+use super::{CALLING_USERS, DOMAIN, REGISTERING_USERS};
 use crate::bench::layout::{client_ip, server_ip, sip_address, sip_address_over};
 use crate::bench::scenario::{Scenario, SipWork};
 use crate::bench::side::{PASSWORD, REALM, Side, USERNAME};
@@ -114,8 +114,8 @@ fn hairpin_tls([certificate, key]: &[String; 2]) -> String {
 
 /// A registrar and proxy for the domain. The callers are a trunk: their calls need no digest, as in Kamailio's script.
 fn hairpin(tls: &[String; 2]) -> String {
-    let names = (0..CALLING).map(|n| format!("u{n:02}"));
-    let names = names.chain((0..REGISTERED).map(|n| format!("u{n:04}")));
+    let names = (0..CALLING_USERS).map(|n| format!("u{n:02}"));
+    let names = names.chain((0..REGISTERING_USERS).map(|n| format!("u{n:04}")));
     let users: Vec<String> = names
         .map(|name| format!(", {{ name = \"{name}\", password = \"{PASSWORD}\" }}"))
         .collect();

@@ -31,13 +31,13 @@ use crate::sip::Transport;
 /// The domain that has a registrar and a proxy.
 const DOMAIN: &str = "bench.test";
 /// Users that register, and users that call each other. The latter register before each load, so they are few.
-const REGISTERED: u32 = 10_000;
-pub(super) const CALLING: u32 = 20;
+const REGISTERING_USERS: u32 = 10_000;
+pub(super) const CALLING_USERS: u32 = 20;
 /// Sockets of the clients, and their connections where a transport has some.
 const SOCKETS: u32 = 10;
 const CONNECTIONS: u32 = 64;
 /// How long the harness waits for calls and registrations that are in progress at the end of a load.
-pub(super) const LINGER: Duration = Duration::from_millis(200);
+pub(super) const DRAIN_TIME: Duration = Duration::from_millis(200);
 /// The load from which the search estimates what a server can do, in units per second.
 pub(super) const FIRST_RATE: f64 = 2_000.0;
 /// Units per second while memory is filled.
@@ -71,8 +71,8 @@ fn options(work: SipWork, over: Transport) -> Result<SipOptions, SideError> {
     if matches!(work, SipWork::Register | SipWork::ProxiedCall) {
         options.domain = Some(DOMAIN.to_owned());
         options.aors = match work {
-            SipWork::Register => REGISTERED,
-            _ => CALLING,
+            SipWork::Register => REGISTERING_USERS,
+            _ => CALLING_USERS,
         };
         options.credentials = Some(SipCredentials {
             user: "u{n}".to_owned(),
@@ -98,10 +98,12 @@ pub(super) fn wait_for_answer(
     limit: Duration,
     mut alive: impl FnMut() -> Result<(), SideError>,
 ) -> Result<bool, SideError> {
-    const POLL: Duration = Duration::from_millis(100);
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
     let open = || UdpSocket::bind(SocketAddr::new(client_ip(), 0));
     let socket = topology.in_client(open).doing("open a client socket")?;
-    socket.set_read_timeout(Some(POLL)).doing("set a timeout")?;
+    socket
+        .set_read_timeout(Some(POLL_INTERVAL))
+        .doing("set a timeout")?;
     let server = sip_address();
     let here = socket.local_addr().doing("read an address")?;
     let deadline = Instant::now() + limit;
@@ -118,7 +120,7 @@ pub(super) fn wait_for_answer(
         if sent.and_then(|_| socket.recv(&mut [0; 2048])).is_ok() {
             return Ok(true);
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(false)
 }
@@ -140,13 +142,13 @@ pub(super) fn memory(
     plan.set_schedule(&Schedule::constant(Rate(FILL_RATE)));
     plan.silence = Duration::ZERO;
     let filled = Duration::from_secs_f64(f64::from(count) / FILL_RATE);
-    (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, filled, LINGER);
+    (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, filled, DRAIN_TIME);
     let stopper = plan.stopper.clone();
     let idle = topology.server_memory().doing("read the server's memory")?;
     let slab = stable_slab_bytes();
     let run = topology.in_client(|| Ok(Run::start(plan)));
     let run = run.doing("run the generator")?.map_err(failed)?;
-    std::thread::sleep(filled + LINGER);
+    std::thread::sleep(filled + DRAIN_TIME);
     server.check_alive()?;
     let full = topology.server_memory().doing("read the server's memory")?;
     let full_slab = procfs::slab_bytes();

@@ -23,7 +23,7 @@ pub(in crate::bench) fn multiples(work: SipWork, service_us: u16) -> [f64; 6] {
 }
 
 /// How long the harness looks for the recovery after the load has fallen.
-const RECOVERY: Duration = Duration::from_secs(5);
+const MAX_RECOVERY_TIME: Duration = Duration::from_secs(5);
 
 /// What became of a server's goodput in an overload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -92,7 +92,7 @@ impl Meter<'_> {
             peak: Some(best.offered),
             step: lengths.hold,
             warm_up: lengths.hold / 2,
-            recovery: RECOVERY,
+            recovery: MAX_RECOVERY_TIME,
             ..SweepOptions::default()
         };
         let report = self

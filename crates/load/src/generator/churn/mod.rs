@@ -82,7 +82,7 @@ impl Kind {
 }
 
 /// Cycles in flight without a schedule or a window.
-const UNHURRIED: u32 = 64;
+const DEFAULT_IN_FLIGHT: u32 = 64;
 
 impl Churn {
     /// What the report calls the steps.
@@ -116,7 +116,7 @@ impl Churn {
             kind: self.kind,
         };
         let window = closed.map(|closed| closed.window);
-        let window = window.or(self.schedule.is_none().then_some(UNHURRIED));
+        let window = window.or(self.schedule.is_none().then_some(DEFAULT_IN_FLIGHT));
         let count = count.min(window.unwrap_or(u32::MAX) as usize);
         let limit = Closed {
             window: window.unwrap_or(self.options.in_flight),

@@ -22,7 +22,7 @@ pub(super) struct Ports {
 }
 
 /// Addresses of 127.0.0.0/8 before the first is used again.
-const LAPS: u32 = 65_000;
+const ADDRESSES: u32 = 65_000;
 
 impl Ports {
     /// Every `step`th port of the kernel's ephemeral range, beginning with the `index`th, for datagrams to `server`
@@ -45,7 +45,7 @@ impl Ports {
         Ports {
             ip: local.ip(),
             loopback: v4_loopback && local.ip().is_unspecified(),
-            lap: seed / places % LAPS,
+            lap: seed / places % ADDRESSES,
             // Within the range, which is less than 2^16.
             next: first + (seed % places) as u16 * step,
             first,
@@ -76,7 +76,7 @@ impl Ports {
         self.next = match self.next.checked_add(self.step) {
             Some(next) if next <= self.last => next,
             _ => {
-                self.lap = (self.lap + 1) % LAPS;
+                self.lap = (self.lap + 1) % ADDRESSES;
                 self.first
             }
         };

@@ -19,14 +19,14 @@ use crate::generator::share::Share;
 use crate::generator::shared::Shared;
 use crate::generator::unexpected::UnexpectedDatagram;
 use crate::measure::{Arrival, Counter, Counters, Schedule};
-use crate::socket::{CHUNK, Connection, Socket};
+use crate::socket::{Connection, MAX_READ_BYTES, Socket};
 
 /// Resolution of the timers: the shortest is 500 ms.
 const TICK_NS: u64 = 5_000_000;
 /// Longest wait, so that a stop is noticed.
 const NAP_NS: u64 = 20_000_000;
 /// Cycles begun before answers are looked at again.
-const BURST: u64 = 32;
+const MAX_BURST: u64 = 32;
 /// A cycle that begins so much later than intended counts as late.
 const LATE_NS: u64 = 1_000_000;
 /// How long to wait at the end for cycles to be over; what hangs then is not deleted.
@@ -106,7 +106,7 @@ impl Worker {
         ports: Ports,
     ) -> stdio::Result<Worker> {
         let chunk = if recipe.turn.via.has_connections() {
-            CHUNK
+            MAX_READ_BYTES
         } else {
             0
         };
@@ -173,7 +173,7 @@ impl Worker {
         };
         let elapsed = Duration::from_nanos(now_ns - shared.origin_ns);
         let due = self.share.count(schedule.due(elapsed));
-        let end = due.min(self.next + BURST);
+        let end = due.min(self.next + MAX_BURST);
         let at = |n: u64| {
             let since = schedule.intended(self.share.global(n));
             since.map(|since| shared.origin_ns + since.as_nanos() as u64)

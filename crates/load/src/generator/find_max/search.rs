@@ -5,10 +5,10 @@ use crate::generator::Stopper;
 use crate::report::{Ending, LoadReport, Step};
 
 /// The generator keeps a schedule if it sends at least this share of it.
-const KEPT: f64 = 0.99;
+const MIN_SENT_SHARE: f64 = 0.99;
 /// A step that loses less than this multiple of the limit is repeated before it counts, because one disturbance may be
 /// chance.
-const NEAR: f64 = 20.0;
+const NEAR_FACTOR: f64 = 20.0;
 
 /// A search: what passed, what failed, what to try next. Knows nothing of networks.
 pub(super) struct Search<'a> {
@@ -91,7 +91,7 @@ impl<'a> Search<'a> {
                 self.report = report;
             }
             Some(failure) => {
-                let near = report.total.loss() <= self.options.max_loss * NEAR;
+                let near = report.total.loss() <= self.options.max_loss * NEAR_FACTOR;
                 if self.passed.is_none() {
                     self.report = report;
                 }
@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
             return Some(Failure::Ended(reason.clone()));
         }
         let offered = report.run.offered_rate.unwrap_or(0.0);
-        if report.send_pps() < offered * KEPT {
+        if report.send_pps() < offered * MIN_SENT_SHARE {
             let share = 100.0 * report.send_pps() / offered;
             return Some(Failure::Generator(format!("{share:.1} %")));
         }

@@ -58,13 +58,13 @@ pub enum Framing {
 }
 
 /// Receive and send buffers of the generator's sockets: what fits into them is not lost here.
-const BUFFER: u32 = 4 << 20;
+const BUFFER_BYTES: u32 = 4 << 20;
 /// Files that are open for other reasons than clients.
 const OTHER_FILES: u64 = 64;
 /// How long to wait for an ICMP error about a port without a listener.
 const ICMP_WAIT: Duration = Duration::from_millis(200);
 /// How soon a stop is noticed.
-const NAP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 /// How long to wait for answers to requests that are of no interest any more.
 const ANSWER_WAIT: Duration = Duration::from_millis(200);
 /// A server that confirms no release for this long is left alone.
@@ -151,8 +151,8 @@ pub(super) fn target_name(scheme: &str, address: SocketAddr, via: &Via) -> Strin
 /// How the generator opens its sockets.
 pub(super) fn socket_options() -> UdpOptions {
     UdpOptions {
-        recv_buffer: Some(BUFFER),
-        send_buffer: Some(BUFFER),
+        recv_buffer: Some(BUFFER_BYTES),
+        send_buffer: Some(BUFFER_BYTES),
         gro: true,
         overflow: true,
         tos: false,
@@ -333,7 +333,7 @@ impl Setup {
                 break Err(SetupError::Stopped);
             }
             let done = |_: &Driver, job: &progress::Job<_>| job.is_done();
-            match self.driver.run_until(NAP, &mut job, done) {
+            match self.driver.run_until(MAX_SLEEP, &mut job, done) {
                 Ok(false) => {}
                 Ok(true) => break Ok(()),
                 Err(source) => {

@@ -9,7 +9,7 @@ use super::pattern::Pattern;
 use super::template::{ID_LENGTH, ID_LIMIT, id};
 
 /// Room for the lines that answer a challenge, bytes: a longer one is not answered.
-const ROOM: usize = 2048;
+const MAX_LINES_BYTES: usize = 2048;
 /// Begins the parameter of Authentication-Info that names the next nonce.
 const NEXT_NONCE: &[u8] = b"nextnonce=\"";
 
@@ -20,7 +20,7 @@ pub(super) struct Authorizer {
     password_pattern: Pattern,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
-    room: Box<[u8; ROOM]>,
+    room: Box<[u8; MAX_LINES_BYTES]>,
     /// The user of the moment, and the password.
     user: String,
     password: String,
@@ -121,7 +121,7 @@ impl Authorizer {
             user_pattern: Pattern::new(&credentials.user, width),
             password_pattern: Pattern::new(&credentials.password, width),
             spans: Some(Box::default()),
-            room: Box::new([0; ROOM]),
+            room: Box::new([0; MAX_LINES_BYTES]),
             user: String::new(),
             password: String::new(),
             hashed: None,

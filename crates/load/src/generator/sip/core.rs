@@ -130,7 +130,7 @@ pub(super) struct WorkContext<'a> {
 
 /// What became of a unit of work that was to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum BeginOutcome {
     /// It has begun.
     Yes,
     /// As many as may be are in flight.
@@ -207,7 +207,7 @@ impl Core {
     }
 
     /// Begins a unit of work, if there is room for it and a server that may be asked.
-    pub(super) fn begin(&mut self, intended_ns: u64, around: WorkContext<'_>) -> Begun {
+    pub(super) fn begin(&mut self, intended_ns: u64, around: WorkContext<'_>) -> BeginOutcome {
         let (turn, setting) = (self.begun, &self.setting);
         // Each worker has AORs of its own, and each AOR a link of its own: a binding keeps its address.
         let own = u64::from(setting.own_aors());
@@ -220,10 +220,10 @@ impl Core {
         else {
             self.begun += 1;
             self.tally.report.withheld += u64::from(around.shared.measured(intended_ns));
-            return Begun::Withheld;
+            return BeginOutcome::Withheld;
         };
         let Some(place) = self.slots.take() else {
-            return Begun::Full;
+            return BeginOutcome::Full;
         };
         self.begun += 1;
         let slot = self.slots.get_mut(place);
@@ -240,7 +240,7 @@ impl Core {
         self.tally.began(intended_ns);
         self.authorize_ahead(place);
         self.start(place, Stage::First, around);
-        Begun::Yes
+        BeginOutcome::Yes
     }
 
     /// The link to the first server that may be asked, and how many before it may not.

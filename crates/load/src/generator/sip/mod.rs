@@ -54,7 +54,7 @@ use tcp::Connections;
 pub use teststack::{TestStack, TestStackError, TestStackReport};
 use texts::Words;
 use udp::Datagrams;
-use worker::{Enrolled, Start, Wire, Worker};
+use worker::{EnrolmentCounts, Start, Wire, Worker};
 
 /// SIP as a plan has it.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub(super) struct Sip {
 /// What the report calls the time from the try that was answered, which may have been a retransmission.
 pub(super) const LAST_TRY: &str = "last try";
 /// Units of work in flight without a schedule or a window.
-const UNHURRIED: u32 = 100;
+const DEFAULT_IN_FLIGHT: u32 = 100;
 
 impl Sip {
     /// What the report calls the steps of a call.
@@ -100,7 +100,7 @@ impl Sip {
         shared: &Shared,
     ) -> stdio::Result<Vec<Worker>> {
         let window = closed.map(|closed| closed.window);
-        let window = window.or(self.schedule.is_none().then_some(UNHURRIED));
+        let window = window.or(self.schedule.is_none().then_some(DEFAULT_IN_FLIGHT));
         let most = self.options.links.min(window.unwrap_or(u32::MAX));
         let count = count.min(most.max(1) as usize);
         let runs = Runs::new(self.options.runs);
@@ -169,13 +169,13 @@ impl Sip {
 }
 
 /// How long callees may take to register: longer than one request may take.
-const ENROL: Duration = Duration::from_secs(60);
+const ENROLMENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Registers the callees of all workers.
 fn enrol(workers: &mut [Worker], target: Target, shared: &Shared) -> Result<(), String> {
-    let mut all = Enrolled::default();
+    let mut all = EnrolmentCounts::default();
     for worker in workers {
-        let part = worker.enrol(false, ENROL, shared);
+        let part = worker.enrol(false, ENROLMENT_TIMEOUT, shared);
         all.wanted += part.wanted;
         all.succeeded += part.succeeded;
         all.unreachable += part.unreachable;

@@ -6,7 +6,7 @@ use super::LAST_TRY;
 use super::tally::BIN_NS;
 use crate::generator::{Plan, Run, RunError};
 use crate::measure::{Rate, Schedule};
-use crate::report::{LoadReport, Moment, Recovery, Second, SipReport, Sweep, SweepStep};
+use crate::report::{LoadReport, Recovery, Second, SipReport, Sweep, SweepStep, TenthOfSecond};
 
 /// What a sweep offers.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,18 +56,18 @@ pub enum SweepProgress<'a> {
 }
 
 /// The load to which it falls after the highest.
-const AFTER: f64 = 0.5;
+const FINAL_LOAD: f64 = 0.5;
 /// How long the highest load lasts before it falls.
-const BEFORE: Duration = Duration::from_secs(3);
+const HIGHEST_LOAD_TIME: Duration = Duration::from_secs(3);
 /// All is well if this share of what began succeeded soon: within 200 ms.
-const WELL: f64 = 0.99;
+const MIN_SUCCESS_SHARE: f64 = 0.99;
 /// How long a load is waited for: accepted work ends by then, and no refused request is served in the pause that
 /// follows.
-const LINGER: Duration = Duration::from_millis(200);
+const DRAIN_TIME: Duration = Duration::from_millis(200);
 /// How the load grows in search of the peak, how often at most, and which part of it must succeed to go on.
 const GROWTH: (f64, usize, f64) = (1.1, 16, 0.97);
 /// How long each of these loads is measured.
-const SEARCH: Duration = Duration::from_secs(1);
+const SEARCH_STEP_TIME: Duration = Duration::from_secs(1);
 
 /// Carries a sweep out. The report is that of the last step, with all steps in [`SipReport::sweep`].
 ///
@@ -79,7 +79,7 @@ pub fn sweep(
     mut watch: impl FnMut(SweepProgress<'_>),
 ) -> Result<LoadReport, RunError> {
     let stopper = plan.stopper.clone();
-    plan.linger = LINGER;
+    plan.linger = DRAIN_TIME;
     let mut last = LoadReport::empty();
     let peak = match options.peak {
         Some(peak) => peak,
@@ -111,7 +111,8 @@ pub fn sweep(
         last = report;
     }
     let most = options.multiples.iter().copied().fold(0.0, f64::max);
-    if !stopper.is_stopped() && !options.recovery.is_zero() && most > AFTER && found.peak > 0.0 {
+    if !stopper.is_stopped() && !options.recovery.is_zero() && most > FINAL_LOAD && found.peak > 0.0
+    {
         found.recovery = Some(recover(plan, options, found.peak, most, &mut watch)?);
     }
     last.sip.get_or_insert_default().sweep = Some(found);
@@ -129,8 +130,8 @@ fn find_peak(
 ) -> Result<(f64, LoadReport, Plan), RunError> {
     let goodput = |report: &LoadReport| report.sip.as_ref().map_or(0.0, |sip| sip.goodput);
     let (growth, most, enough) = GROWTH;
-    plan.duration = SEARCH;
-    plan.warm_up = SEARCH / 2;
+    plan.duration = SEARCH_STEP_TIME;
+    plan.warm_up = SEARCH_STEP_TIME / 2;
     plan.close_loop(options.window);
     let (mut last, mut plan) = carry_out(plan, watch)?;
     let mut peak = goodput(&last);
@@ -198,8 +199,8 @@ fn recover(
     from: f64,
     watch: &mut impl FnMut(SweepProgress<'_>),
 ) -> Result<Recovery, RunError> {
-    let (high, low) = (peak * from, peak * AFTER);
-    let fall_ms = BEFORE.as_millis();
+    let (high, low) = (peak * from, peak * FINAL_LOAD);
+    let fall_ms = HIGHEST_LOAD_TIME.as_millis();
     let text = format!(
         "0:{high:.0},{fall_ms}ms:{high:.0},{}ms:{low:.0}",
         fall_ms + 1
@@ -208,13 +209,13 @@ fn recover(
     let schedule = Schedule::ramp(&text).unwrap_or_else(|_| Schedule::constant(Rate(low)));
     plan.set_schedule(&schedule);
     plan.warm_up = Duration::ZERO;
-    plan.duration = BEFORE + options.recovery;
+    plan.duration = HIGHEST_LOAD_TIME + options.recovery;
     watch(SweepProgress::Begin(Rate(low)));
     let (report, _) = carry_out(plan, watch)?;
     let sip: SipReport = report.sip.map(|sip| *sip).unwrap_or_default();
     Ok(Recovery {
         from,
-        to: AFTER,
+        to: FINAL_LOAD,
         seconds: recovered(
             &sip.timeline,
             fall_ms as u64,
@@ -226,8 +227,9 @@ fn recover(
 }
 
 /// Seconds from `fall_ms` to the moment from which on all was well until `end_ms`.
-fn recovered(timeline: &[Moment], fall_ms: u64, end_ms: u64) -> Option<f64> {
-    let well = |moment: &&Moment| moment.soon as f64 >= WELL * moment.begun as f64;
+fn recovered(timeline: &[TenthOfSecond], fall_ms: u64, end_ms: u64) -> Option<f64> {
+    let well =
+        |moment: &&TenthOfSecond| moment.soon as f64 >= MIN_SUCCESS_SHARE * moment.begun as f64;
     let after = timeline
         .iter()
         .filter(|moment| (fall_ms..end_ms).contains(&moment.at_ms));
@@ -244,13 +246,13 @@ fn recovered(timeline: &[Moment], fall_ms: u64, end_ms: u64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn timeline(soon: &[u64]) -> Vec<Moment> {
-        let moment = |(bin, &soon): (usize, &u64)| Moment {
+    fn timeline(soon: &[u64]) -> Vec<TenthOfSecond> {
+        let moment = |(bin, &soon): (usize, &u64)| TenthOfSecond {
             at_ms: bin as u64 * 100,
             begun: 100,
             succeeded: 100,
             soon,
-            ..Moment::default()
+            ..TenthOfSecond::default()
         };
         soon.iter().enumerate().map(moment).collect()
     }

@@ -1,6 +1,6 @@
 //! What a worker counts beyond what every workload does, and when.
 
-use crate::report::{Moment, RetryAfter, SipReport};
+use crate::report::{RetryAfter, SipReport, TenthOfSecond};
 
 /// Width of a bin of the timeline.
 pub(super) const BIN_NS: u64 = 100_000_000;
@@ -14,7 +14,7 @@ const MAX_BINS: u64 = 36_000;
 pub(super) struct Tally {
     pub(super) report: SipReport,
     /// By intended time.
-    timeline: Vec<Moment>,
+    timeline: Vec<TenthOfSecond>,
     origin_ns: u64,
 }
 
@@ -22,9 +22,9 @@ impl Tally {
     /// For a run from `origin_ns` to `end_ns`.
     pub(super) fn new(origin_ns: u64, end_ns: u64) -> Tally {
         let bins = (end_ns.saturating_sub(origin_ns) / BIN_NS + 1).min(MAX_BINS);
-        let moment = |bin: u64| Moment {
+        let moment = |bin: u64| TenthOfSecond {
             at_ms: bin * BIN_NS / 1_000_000,
-            ..Moment::default()
+            ..TenthOfSecond::default()
         };
         Tally {
             timeline: (0..bins).map(moment).collect(),
@@ -33,7 +33,7 @@ impl Tally {
         }
     }
 
-    fn bin(&mut self, intended_ns: u64) -> Option<&mut Moment> {
+    fn bin(&mut self, intended_ns: u64) -> Option<&mut TenthOfSecond> {
         let bin = intended_ns.saturating_sub(self.origin_ns) / BIN_NS;
         self.timeline.get_mut(bin as usize)
     }

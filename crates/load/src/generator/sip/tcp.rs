@@ -11,7 +11,7 @@ use crate::sip::out::{Origin, Out};
 use crate::sip::stream::{SipConnection, SipConnectionState};
 
 /// How long a connection, with its handshakes, may take to come about before the run.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Until a connection that was lost is made anew.
 const AGAIN_NS: u64 = 100_000_000;
 
@@ -54,7 +54,7 @@ impl Connections {
         for (index, (connection, &target)) in begun.into_iter().zip(targets).enumerate() {
             let made = connection.and_then(|connection| {
                 let mut pipe = SipConnection::with(&way, connection, index as u64)?;
-                pipe.establish(CONNECT)?;
+                pipe.establish(CONNECT_TIMEOUT)?;
                 pipe.watch_by(poller)?;
                 Ok(pipe)
             });

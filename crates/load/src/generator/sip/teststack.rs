@@ -31,7 +31,7 @@ pub struct TestStack {
     pub threads: (usize, usize),
 }
 
-/// What one run came to.
+/// The outcome of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TestStackReport {

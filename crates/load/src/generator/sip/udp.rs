@@ -11,14 +11,14 @@ use ::io::{
 use crate::sip::out::{Origin, Out};
 
 /// Datagrams received from one socket before others have their turn.
-const BATCH: usize = 64;
+const BATCH_DATAGRAMS: usize = 64;
 /// Receive buffer asked for, bytes, of all sockets of a worker together: answers of a stall of the generator must not
 /// be lost. The kernel accounts 2,304 bytes for one of a kilobyte, so these are the 180 and the 200 of 28,000 calls.
-const BUFFERS: u32 = 64 << 20;
+const BUFFER_BYTES: u32 = 64 << 20;
 /// What each has at least.
-const LEAST_BUFFER: u32 = 256 << 10;
+const MIN_BUFFER_BYTES: u32 = 256 << 10;
 /// Most messages that wait to be sent.
-pub(super) const BURST: usize = 512;
+pub(super) const MAX_QUEUED_MESSAGES: usize = 512;
 /// ICMP errors fetched at a time.
 const ICMP_ERRORS: usize = 64;
 
@@ -44,7 +44,7 @@ impl Datagrams {
             overflow: true,
             icmp_errors: true,
             tos: false,
-            recv_buffer: Some((BUFFERS / count.max(1) as u32).max(LEAST_BUFFER)),
+            recv_buffer: Some((BUFFER_BYTES / count.max(1) as u32).max(MIN_BUFFER_BYTES)),
             send_buffer: Some(1 << 20),
             ..UdpOptions::default()
         };
@@ -57,11 +57,11 @@ impl Datagrams {
         let queue = SendQueue::new(&SendOptions {
             gso: gso.is_some(),
             max_segments: gso.unwrap_or(1),
-            capacity: 2 * BURST,
+            capacity: 2 * MAX_QUEUED_MESSAGES,
         });
         Ok(Datagrams {
             sockets,
-            batch: RecvBatch::new(BATCH, 4 * RecvBatch::SMALL),
+            batch: RecvBatch::new(BATCH_DATAGRAMS, 4 * RecvBatch::SMALL),
             queue,
             behind: false,
             overflow: 0,
@@ -95,7 +95,7 @@ impl Datagrams {
             }
         }
         self.overflow += self.batch.overflow();
-        self.behind |= self.batch.len() == BATCH;
+        self.behind |= self.batch.len() == BATCH_DATAGRAMS;
         refused
     }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use ::io::{Events, Flushed, Poller, clock};
 
-use super::core::{Begun, Core, LinkEnds, Setting, WorkContext};
+use super::core::{BeginOutcome, Core, LinkEnds, Setting, WorkContext};
 use super::runs::Runs;
 use super::tally::Tally;
 use super::tcp::Connections;
-use super::udp::{BURST, Datagrams};
+use super::udp::{Datagrams, MAX_QUEUED_MESSAGES};
 use crate::generator::end::{End, SendStats};
 use crate::generator::live::LiveSecond;
 use crate::generator::share::Share;
@@ -26,11 +26,11 @@ use crate::sip::uas::Answerer;
 /// Longest wait, so that a stop is noticed.
 const NAP_NS: u64 = 20_000_000;
 /// Units of work begun before answers are looked at again.
-const BEGIN: u64 = 64;
+const MAX_BURST: u64 = 64;
 /// How long the generator waits for the responses to the last BYEs and CANCELs.
 const CLOSE_NS: u64 = 2_000_000_000;
 /// How long callees may take to end their registrations.
-const LEAVE: Duration = Duration::from_secs(5);
+const MAX_LEAVE_TIME: Duration = Duration::from_secs(5);
 /// What begins so much later than intended counts as late.
 const LATE_NS: u64 = 1_000_000;
 
@@ -136,9 +136,14 @@ impl Worker {
 
     /// Registers the callees of this worker, if it has any, or ends their registrations. Returns how many were to be
     /// registered, what failed, and whether anybody listens there.
-    pub(super) fn enrol(&mut self, ends: bool, limit: Duration, shared: &Shared) -> Enrolled {
+    pub(super) fn enrol(
+        &mut self,
+        ends: bool,
+        limit: Duration,
+        shared: &Shared,
+    ) -> EnrolmentCounts {
         if self.core.answerer.is_none() {
-            return Enrolled::default();
+            return EnrolmentCounts::default();
         }
         let counters = Counters::new();
         let mut events = Events::with_capacity(256);
@@ -159,7 +164,7 @@ impl Worker {
                 break;
             }
         }
-        Enrolled {
+        EnrolmentCounts {
             wanted: self.core.setting.own_aors().into(),
             succeeded: self.core.enrolment.succeeded,
             failed: std::mem::take(&mut self.core.enrolment.failed),
@@ -235,7 +240,7 @@ impl Worker {
         let answerer = self.core.answerer.take();
         if answerer.is_some() {
             self.core.answerer = Some(Box::new(Answerer::new(Duration::ZERO)));
-            let gone = self.enrol(true, LEAVE, shared);
+            let gone = self.enrol(true, MAX_LEAVE_TIME, shared);
             self.core.tally.report = report;
             if let Some(callees) = &mut self.core.tally.report.callees {
                 callees.left = gone.succeeded;
@@ -260,7 +265,7 @@ impl Worker {
         }
         let elapsed = Duration::from_nanos(now_ns - shared.origin_ns);
         let due = self.schedule.as_ref().map_or(0, |all| all.due(elapsed));
-        let end = self.share.count(due).min(self.next + BEGIN);
+        let end = self.share.count(due).min(self.next + MAX_BURST);
         while self.next < end {
             let Some(intended_ns) = self.intended(shared) else {
                 break;
@@ -295,10 +300,10 @@ impl Worker {
         if behind {
             return 0;
         }
-        let mut room = BEGIN;
+        let mut room = MAX_BURST;
         while room > 0 && self.core.slots.in_flight < self.window && (!counts || self.runs.take()) {
             room -= 1;
-            if self.core.begin(around.now_ns, around) == Begun::Yes {
+            if self.core.begin(around.now_ns, around) == BeginOutcome::Yes {
                 self.note_begun(around.now_ns, around);
                 continue;
             }
@@ -315,9 +320,9 @@ impl Worker {
 
     fn begin(&mut self, intended_ns: u64, around: WorkContext<'_>) {
         let reason = match self.core.begin(intended_ns, around) {
-            Begun::Yes => return self.note_begun(intended_ns, around),
-            Begun::Full => "too many in flight",
-            Begun::Withheld => WITHHELD,
+            BeginOutcome::Yes => return self.note_begun(intended_ns, around),
+            BeginOutcome::Full => "too many in flight",
+            BeginOutcome::Withheld => WITHHELD,
         };
         around.counters.add(Counter::NotSent, 1);
         if around.shared.measured(intended_ns) {
@@ -376,7 +381,7 @@ impl Worker {
                     connections.receive(event, around.now_ns, &mut take);
                 }
             }
-            if self.core.out.len() >= BURST {
+            if self.core.out.len() >= MAX_QUEUED_MESSAGES {
                 self.flush(counters);
             }
         }
@@ -385,7 +390,7 @@ impl Worker {
             counters,
             now_ns: clock::monotonic_ns(),
         };
-        self.core.fire(BURST, around);
+        self.core.fire(MAX_QUEUED_MESSAGES, around);
         if self.core.answerer.is_some() {
             self.core.renew_enrolment(around);
         }
@@ -448,7 +453,7 @@ impl Worker {
 
 /// What came of registering callees.
 #[derive(Debug, Default)]
-pub(super) struct Enrolled {
+pub(super) struct EnrolmentCounts {
     pub(super) wanted: u64,
     pub(super) succeeded: u64,
     /// By code; 1 is no answer.

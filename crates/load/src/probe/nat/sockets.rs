@@ -10,11 +10,11 @@ use super::{Network, Received};
 
 /// RFC 5780 §4.1: ports are chosen at random among 49152 to 65535, so that none has been used a moment ago.
 const FIRST_PORT: u16 = 49_152;
-const PORTS: u16 = u16::MAX - FIRST_PORT + 1;
+const PORT_COUNT: u16 = u16::MAX - FIRST_PORT + 1;
 /// How often another port is tried if one is taken.
-const ATTEMPTS: u32 = 64;
+const MAX_ATTEMPTS: u32 = 64;
 /// The longest UDP datagram.
-const DATAGRAM: usize = 65_536;
+const DATAGRAM_BYTES: usize = 65_536;
 
 /// Sockets on this machine's address towards one server.
 pub(super) struct UdpSockets {
@@ -36,13 +36,13 @@ impl UdpSockets {
             poller: Poller::new()?,
             events: Events::with_capacity(16),
             start: Instant::now(),
-            buffer: vec![0; DATAGRAM],
+            buffer: vec![0; DATAGRAM_BYTES],
         })
     }
 
     fn bind(&mut self) -> io::Result<UdpSocket> {
         let mut last = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match UdpSocket::bind((self.local, random_port()?)) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
                 bound => return bound,
@@ -77,7 +77,7 @@ impl UdpSockets {
 pub(super) fn random_port() -> io::Result<u16> {
     let mut bytes = [0; 2];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    Ok(FIRST_PORT + u16::from_be_bytes(bytes) % PORTS)
+    Ok(FIRST_PORT + u16::from_be_bytes(bytes) % PORT_COUNT)
 }
 
 impl Network for UdpSockets {

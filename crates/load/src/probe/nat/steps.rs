@@ -13,13 +13,13 @@ use super::{Network, ProbeError};
 /// RFC 8489 §6.2.1: the first retransmission comes after 500 ms, each further one after twice the time.
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(500);
 /// RFC 5780 §5: at most ten new transactions per second.
-const PACE: Duration = Duration::from_millis(100);
+const TRANSACTION_INTERVAL: Duration = Duration::from_millis(100);
 /// Idle times that are tested: this many steps up to the longest.
-const LIFETIMES: u32 = 12;
+const LIFETIME_STEPS: u32 = 12;
 /// Bindings that are gone one after the other until longer idle times are not tested.
-const GONE: u32 = 2;
+const MAX_GONE: u32 = 2;
 /// How long a datagram may take through a hairpin and back to this machine.
-const HAIRPIN: Duration = Duration::from_secs(2);
+const HAIRPIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Asks one server.
 pub(super) struct Prober<N> {
@@ -132,7 +132,7 @@ impl<N: Network> Prober<N> {
         let two = self.open()?;
         let mapped_two = self.mapped(two, self.server)?.address;
         let (to_one, to_two) = (self.id()?, self.id()?);
-        let end = self.network.now() + self.timeout.min(HAIRPIN);
+        let end = self.network.now() + self.timeout.min(HAIRPIN_TIMEOUT);
         let mut next = self.network.now();
         let mut wait = FIRST_RETRANSMISSION / 5;
         while self.network.now() < end {
@@ -172,11 +172,16 @@ impl<N: Network> Prober<N> {
         let asking = self.open()?;
         self.mapped(asking, self.server)?;
         let mut bindings = Vec::new();
-        for step in 1..=LIFETIMES {
+        for step in 1..=LIFETIME_STEPS {
             let socket = self.open()?;
             let mapped = self.mapped(socket, self.server)?.address;
             let bound = self.network.now();
-            bindings.push((bound, longest * step / LIFETIMES, socket, mapped.port()));
+            bindings.push((
+                bound,
+                longest * step / LIFETIME_STEPS,
+                socket,
+                mapped.port(),
+            ));
         }
         let (mut alive, mut gone, mut misses) = (Duration::ZERO, None, 0);
         for (bound, idle, socket, port) in bindings {
@@ -192,7 +197,7 @@ impl<N: Network> Prober<N> {
                     misses += 1;
                 }
             }
-            if misses == GONE {
+            if misses == MAX_GONE {
                 break;
             }
         }
@@ -261,7 +266,7 @@ impl<N: Network> Prober<N> {
         let bytes = self.request(&id, requested_test)?;
         self.network.wait(self.next);
         let start = self.network.now();
-        self.next = start + PACE;
+        self.next = start + TRANSACTION_INTERVAL;
         let end = start + self.timeout;
         let (mut next, mut wait) = (start, FIRST_RETRANSMISSION);
         let mut transmissions: u8 = 0;

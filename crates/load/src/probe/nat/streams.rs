@@ -19,9 +19,9 @@ use crate::probe::link::is_timeout;
 use crate::probe::socket::{Socket, udp};
 
 /// How often another local port is tried if one is taken.
-const ATTEMPTS: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 /// Longer than any message.
-const BUFFER: usize = 65_536 + 8;
+const BUFFER_BYTES: usize = 65_536 + 8;
 
 /// Finds out which mapped addresses the NAT gives to one local port.
 pub(super) fn probe(server: &ServerAddress, timeout: Duration) -> Result<NatReport, ProbeError> {
@@ -76,7 +76,8 @@ impl Prober<'_> {
             let port = random_port().map_err(|error| ProbeError::local(server, error))?;
             let local = SocketAddr::new(ip, port);
             match self.connect(local, server) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts < ATTEMPTS => {}
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && attempts < MAX_ATTEMPTS => {}
                 Err(error) => return Err(self.explain(server, error)),
                 Ok(socket) => return Ok((local, self.ask(socket, server)?)),
             }
@@ -114,7 +115,7 @@ impl Prober<'_> {
         socket
             .send(&bytes)
             .map_err(|error| self.explain(to, error))?;
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {

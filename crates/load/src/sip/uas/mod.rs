@@ -88,7 +88,7 @@ pub struct Uas {
 }
 
 /// How often another port is asked for where any will do.
-const TRIES: usize = 64;
+const MAX_ATTEMPTS: usize = 64;
 
 /// The address, with a port that nobody else has over UDP or TCP. SO_REUSEPORT, which the threads need, would let two
 /// programs of one user share a port: each would get a part of the other's connections.
@@ -115,7 +115,7 @@ fn find(address: SocketAddr) -> Result<SocketAddr, UasError> {
     let mut tries = 0;
     loop {
         match free(address) {
-            Err(_) if address.port() == 0 && tries < TRIES => tries += 1,
+            Err(_) if address.port() == 0 && tries < MAX_ATTEMPTS => tries += 1,
             found => return found,
         }
     }
@@ -136,7 +136,7 @@ fn bind(options: &UasOptions) -> Result<(Vec<SocketAddr>, Vec<Worker>), UasError
         match bound {
             Ok(bound) => return Ok(bound),
             // Another program may have taken a port since it was found.
-            Err(_) if any && tries < TRIES => tries += 1,
+            Err(_) if any && tries < MAX_ATTEMPTS => tries += 1,
             Err(error) => return Err(error),
         }
     }

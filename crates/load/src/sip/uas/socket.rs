@@ -13,10 +13,10 @@ use crate::sip::Transport;
 use crate::sip::out::Out;
 
 /// Datagrams received before their answers leave.
-const BATCH: usize = 64;
+const BATCH_DATAGRAMS: usize = 64;
 /// Bytes of the receive buffer and of the send buffer: as many as hairpin asks for, because this is its floor in a
 /// benchmark.
-const BUFFER: u32 = LISTENER_BUFFER;
+const BUFFER_BYTES: u32 = LISTENER_BUFFER;
 
 /// A socket with its batch and its queue.
 #[derive(Debug)]
@@ -33,18 +33,18 @@ impl Socket {
             reuse_port: true,
             overflow: true,
             tos: false,
-            recv_buffer: Some(BUFFER),
-            send_buffer: Some(BUFFER),
+            recv_buffer: Some(BUFFER_BYTES),
+            send_buffer: Some(BUFFER_BYTES),
             ..UdpOptions::default()
         };
         let send = SendOptions {
             gso: false,
-            capacity: 4 * BATCH,
+            capacity: 4 * BATCH_DATAGRAMS,
             ..SendOptions::default()
         };
         Ok(Socket {
             socket: UdpSocket::bind(address, &options)?,
-            batch: RecvBatch::new(BATCH, RecvBatch::SMALL * 4),
+            batch: RecvBatch::new(BATCH_DATAGRAMS, RecvBatch::SMALL * 4),
             queue: SendQueue::new(&send),
             out: Out::default(),
         })

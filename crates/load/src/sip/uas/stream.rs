@@ -12,9 +12,9 @@ use crate::sip::out::Out;
 use crate::sip::stream::{SipConnection, SipConnectionState};
 
 /// Connections accepted per look at a listener.
-const ACCEPTS: usize = 64;
+const MAX_ACCEPTS: usize = 64;
 /// Links above this are connections.
-const LINKS: u32 = 1 << 20;
+const FIRST_CONNECTION: u32 = 1 << 20;
 
 /// A listening socket.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Streams {
 
     /// Accepts what waits.
     pub(super) fn accept(&mut self, listener: &Listener, poller: &Poller) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS {
             let Ok((connection, peer)) = listener.0.accept() else {
                 return;
             };
@@ -104,7 +104,7 @@ impl Streams {
             local: connection.local,
             transport: Transport::Tcp,
         };
-        let link = LINKS + place as u32;
+        let link = FIRST_CONNECTION + place as u32;
         let out = &mut self.out;
         let taken = connection.pipe.take(event, &mut |message: &[u8]| {
             answerer.take(link, message, ends, out);
@@ -121,7 +121,7 @@ impl Streams {
 
     /// Writes one message, if the connection is still that of `to`.
     pub(super) fn send(&mut self, link: u32, to: SocketAddr, message: &[u8], poller: &Poller) {
-        let place = link.saturating_sub(LINKS) as usize;
+        let place = link.saturating_sub(FIRST_CONNECTION) as usize;
         let Some(Some(connection)) = self.places.get_mut(place) else {
             return;
         };

@@ -15,10 +15,10 @@ use super::stream::{Listener, Streams};
 use crate::sip::Transport;
 
 /// Longest wait, so that a stop is noticed.
-const NAP: Duration = Duration::from_millis(20);
+const MAX_SLEEP: Duration = Duration::from_millis(20);
 /// Tokens of the poller: sockets from 0, listeners from here, connections from there.
-const LISTENERS: u64 = 1 << 32;
-const CONNECTIONS: u64 = 1 << 33;
+const FIRST_LISTENER: u64 = 1 << 32;
+const FIRST_CONNECTION: u64 = 1 << 33;
 
 /// A worker before it starts.
 #[derive(Debug)]
@@ -51,7 +51,9 @@ impl Worker {
             let token = index as u64;
             poller
                 .add(socket.source(), token, Interest::Read)
-                .and_then(|()| poller.add(listener.source(), LISTENERS + token, Interest::Read))
+                .and_then(|()| {
+                    poller.add(listener.source(), FIRST_LISTENER + token, Interest::Read)
+                })
                 .map_err(UasError::Thread)?;
             sockets.push(socket);
             listeners.push(listener);
@@ -61,7 +63,7 @@ impl Worker {
             poller,
             sockets,
             listeners,
-            streams: Streams::new(CONNECTIONS),
+            streams: Streams::new(FIRST_CONNECTION),
             answerer,
         })
     }
@@ -75,17 +77,23 @@ impl Worker {
         while !stop.load(Ordering::Relaxed) {
             let now_ns = clock::monotonic_ns();
             let next = self.answerer.calls.next_deadline();
-            let wait = next.map_or(NAP, |at| Duration::from_nanos(at.saturating_sub(now_ns)));
-            if self.poller.wait(&mut events, Some(wait.min(NAP))).is_err() {
+            let wait = next.map_or(MAX_SLEEP, |at| {
+                Duration::from_nanos(at.saturating_sub(now_ns))
+            });
+            if self
+                .poller
+                .wait(&mut events, Some(wait.min(MAX_SLEEP)))
+                .is_err()
+            {
                 return;
             }
             for event in events.iter() {
                 match event.token {
-                    token if token >= CONNECTIONS => {
+                    token if token >= FIRST_CONNECTION => {
                         self.streams.serve(event, &self.poller, &mut self.answerer);
                     }
-                    token if token >= LISTENERS => {
-                        let listener = &self.listeners[(token - LISTENERS) as usize];
+                    token if token >= FIRST_LISTENER => {
+                        let listener = &self.listeners[(token - FIRST_LISTENER) as usize];
                         self.streams.accept(listener, &self.poller);
                     }
                     token => {

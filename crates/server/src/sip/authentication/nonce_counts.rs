@@ -1,6 +1,6 @@
 //! Which counts of nonces were used, so that a response to a challenge counts once.
 
-use sip::digest::{Replay, Use};
+use sip::digest::{NonceUse, Replay};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Nonces whose counts are remembered: one for each client that registers within a nonce's life. 34 bytes each.
@@ -15,7 +15,7 @@ const PARTS: usize = 64;
 pub(crate) struct UsedCounts(Arc<OnceLock<Box<[Mutex<Replay>]>>>);
 
 impl UsedCounts {
-    pub(super) fn note(&self, id: u64, issued_unix_s: u64, count: u32) -> Use {
+    pub(super) fn note(&self, id: u64, issued_unix_s: u64, count: u32) -> NonceUse {
         // The memory is allocated at the first use, because many servers have no SIP users.
         let parts = self.0.get_or_init(|| {
             let part = || Mutex::new(Replay::new(NONCES / PARTS));

@@ -219,7 +219,7 @@ fn read(mut stream: &UnixStream) -> io::Result<Frame> {
     let mut length = [0; wire::PREFIX];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > wire::MAX {
+    if length > wire::MAX_FRAME_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut body = vec![0; length];

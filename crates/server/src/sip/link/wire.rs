@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 pub(super) const PREFIX: usize = 4;
 
 /// Bytes of a frame. A batch has at most 128 KiB and one message more.
-pub(super) const MAX: usize = 64 << 20;
+pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
 
 const TRANSPORTS: [Transport; 5] = [
     Transport::Udp,

@@ -40,7 +40,7 @@ pub(super) struct Lookups {
     current: RefCell<Current>,
 }
 
-/// What the files came to.
+/// The result of reading the files.
 struct Current {
     changed: Changed,
     /// Nothing where the system's configuration cannot be read.

@@ -188,9 +188,9 @@ fn a_node_that_is_not_seen_any_more_is_known_for_a_week() {
     let [a, b] = ["a", "b"].map(|name| node(name, NOW_S));
     let start = Instant::now();
     b.set_nodes(&[published(&a, 1, NOW_S)], start);
-    b.set_nodes(&[], start + KEPT / 2);
+    b.set_nodes(&[], start + KEPT_TIME / 2);
     assert!(b.has(Transport::Tls, at(1)));
-    b.set_nodes(&[], start + KEPT);
+    b.set_nodes(&[], start + KEPT_TIME);
     assert!(!b.has(Transport::Tls, at(1)) && b.known.load().all.is_empty());
     // However many come and go, the latest are kept.
     let fingerprints = published(&a, 1, NOW_S).fingerprints;
@@ -200,10 +200,10 @@ fn a_node_that_is_not_seen_any_more_is_known_for_a_week() {
             addresses: addresses.collect(),
             fingerprints: fingerprints.clone(),
         };
-        let later = start + KEPT * 2 + Duration::from_secs(u64::from(round));
+        let later = start + KEPT_TIME * 2 + Duration::from_secs(u64::from(round));
         b.set_nodes(&[nodes], later);
     }
-    assert_eq!(b.known.load().by_address.len(), MAX);
+    assert_eq!(b.known.load().by_address.len(), MAX_ADDRESSES);
     assert!(b.has(Transport::Tls, at(15_999)) && !b.has(Transport::Tls, at(10_000)));
 }
 

@@ -131,7 +131,7 @@ impl Trace {
         self.copy(false, ends, bytes, counters);
     }
 
-    /// Copies a message that goes back by this flow.
+    /// Copies a message that is sent by this flow.
     pub(super) fn sent_back(&mut self, flow: &Flow, bytes: &[u8], counters: &mut SipCounters) {
         let ends = (flow.transport, flow.local, flow.remote);
         self.copy(true, ends, bytes, counters);

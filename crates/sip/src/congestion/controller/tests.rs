@@ -267,7 +267,7 @@ fn a_to_tag_that_is_repeated_in_a_flood_of_byes_takes_half_of_the_capacity() {
 fn with_trunk(per_source: u32) -> Config {
     Config {
         per_source,
-        peers: vec![Peer {
+        peers: vec![WeightedSource {
             address: [203, 0, 113, 0].into(),
             prefix: 24,
             weight: 1,

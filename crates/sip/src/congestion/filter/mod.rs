@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use self::memory::Memory;
 use self::new_work::NewWork;
-use super::sources::{PLACES, Peers};
+use super::sources::{PLACES, WeightedSources};
 use crate::{HashKey, Mono};
 
 /// How often shares are set: ten times before the first retransmission (T1 = 500 ms), and seldom enough that each tick
@@ -178,7 +178,12 @@ impl Filter {
     }
 
     /// Whether a datagram is dropped. If so, it is remembered.
-    pub(super) fn drops(&mut self, peers: &Peers, source: IpAddr, datagram: &[u8]) -> bool {
+    pub(super) fn drops(
+        &mut self,
+        peers: &WeightedSources,
+        source: IpAddr,
+        datagram: &[u8],
+    ) -> bool {
         if !self.is_active || !NewWork::of(datagram).is_some_and(NewWork::is_certain) {
             return false;
         }
@@ -216,7 +221,7 @@ impl Filter {
     }
 
     /// A tick has passed: sets shares.
-    pub(super) fn tick(&mut self, now: Mono, peers: &Peers, tick: Tick) {
+    pub(super) fn tick(&mut self, now: Mono, peers: &WeightedSources, tick: Tick) {
         let passed = now.since(self.ticked_at).as_secs_f64().max(1e-3);
         self.ticked_at = now;
         if !self.is_active && tick.dropped == 0 {
@@ -280,7 +285,7 @@ impl Filter {
     }
 
     /// So much of what is new passes in a second. Returns whether anything has to be dropped.
-    fn set_thresholds(&mut self, peers: &Peers, wanted: f64) -> bool {
+    fn set_thresholds(&mut self, peers: &WeightedSources, wanted: f64) -> bool {
         let levels = peers.levels(&self.asked, wanted);
         let (mut all, mut passing) = (0.0, 0.0);
         let places = self.thresholds.iter_mut().zip(&*self.asked).enumerate();

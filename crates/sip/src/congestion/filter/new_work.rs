@@ -6,7 +6,7 @@
 /// a request pass.
 const LOOKED_AT: usize = 1024;
 /// The mandatory header fields of RFC 3261 §8.1.1 make a request longer.
-const LEAST: usize = 64;
+const MIN_REQUEST_BYTES: usize = 64;
 
 /// A request that begins something, as far as its method says.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ impl<'a> NewWork<'a> {
             .uri
             .get(..4)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"urn:"));
-        self.datagram.len() >= LEAST && !is_urn && is_surely_new_work(self.datagram)
+        self.datagram.len() >= MIN_REQUEST_BYTES && !is_urn && is_surely_new_work(self.datagram)
     }
 }
 

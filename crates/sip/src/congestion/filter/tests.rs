@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::{AFTERMATH, Filter, Load, PLACES, Peers, TICK, Tick};
-use crate::congestion::Peer;
+use super::{AFTERMATH, Filter, Load, PLACES, TICK, Tick, WeightedSources};
+use crate::congestion::WeightedSource;
 use crate::{HashKey, Mono};
 
 /// What the worker can accept and refuse in a tick.
@@ -30,21 +30,21 @@ fn register(number: u32) -> Vec<u8> {
 /// A worker under a load, tick by tick. 192.0.2.9 is a peer of weight 3.
 struct World {
     filter: Filter,
-    peers: Peers,
+    peers: WeightedSources,
     now: Mono,
     number: u32,
 }
 
 impl World {
     fn new() -> World {
-        let peer = Peer {
+        let peer = WeightedSource {
             address: source(9),
             prefix: 32,
             weight: 3,
         };
         World {
             filter: Filter::new(HashKey::new([7; 16])),
-            peers: Peers::new(&[peer]),
+            peers: WeightedSources::new(&[peer]),
             now: Mono(0),
             number: 0,
         }

@@ -35,7 +35,7 @@ fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
         ..BindOutcome::default()
     };
     let bound = vec![Ok(written), away(), rejected];
-    assert_eq!(writer.end(requests, Ok(bound), Duration::ZERO), GATHER);
+    assert_eq!(writer.end(requests, Ok(bound), Duration::ZERO), GATHER_TIME);
     let counts = bindings.counts();
     assert_eq!((counts.written, counts.failed, counts.waiting), (1, 2, 1));
     assert_eq!(counts.older, 1);

@@ -5,12 +5,12 @@ use std::sync::PoisonError;
 
 use redis::{Cmd, FromRedisValue, RedisResult, Value, cmd};
 
-use super::{ALIASES, Key, PAGE, Redis};
+use super::{ALIASES, Key, PAGE_KEYS, Redis};
 use crate::error::StoreError;
 use crate::store::{Shared, SipRouteRow, SipTables, TokenKeyRow};
 
 /// Keys of the wrong type that the log names after one reading.
-const NAMED: usize = 20;
+const MAX_LOGGED_KEYS: usize = 20;
 
 impl Redis {
     pub(super) async fn read_shared(&self) -> Result<Shared, StoreError> {
@@ -98,7 +98,7 @@ impl Redis {
         let known = self.no_hashes.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
         let new = found.iter().filter(|key| !known.contains(*key));
-        for key in new.take(NAMED) {
+        for key in new.take(MAX_LOGGED_KEYS) {
             tracing::warn!(key, "a key of SIP in a store is ignored: it is no hash");
         }
         *known = found.into_iter().collect();
@@ -153,7 +153,12 @@ fn members(value: Value, realm: &str) -> Result<Vec<(String, String)>, StoreErro
 /// The command for a page of the fields of a hash.
 fn hscan(key: &str, cursor: u64) -> Cmd {
     let mut command = cmd("HSCAN");
-    command.arg(key).arg(cursor).arg("COUNT").arg(PAGE).take()
+    command
+        .arg(key)
+        .arg(cursor)
+        .arg("COUNT")
+        .arg(PAGE_KEYS)
+        .take()
 }
 
 /// Where the next page begins, and fields with their values.

@@ -70,14 +70,14 @@ impl Server {
         keys.open(sealed.0).ok()
     }
 
-    /// Passes a Refresh request that this server cannot authenticate to the server that its ticket names: that one
-    /// knows the session key of the allocation. Returns whether it has done so: only over UDP, and with a genuine
-    /// ticket.
+    /// Passes a Refresh request that this server cannot authenticate to the server that its ticket names, because that
+    /// server has the session key of the allocation. Returns whether it has passed the request. It does so only over
+    /// UDP, and only if the ticket is genuine.
     ///
     /// # Errors
-    /// The budget of the source is used. Whoever has seen a ticket can repeat it, and must not fill the mailbox of the
-    /// other server.
-    pub(in super::super) fn sends_unverified(
+    /// The source has sent too many such requests. Anybody who has captured a ticket can send it again, and must not
+    /// fill the mailbox of the other server.
+    pub(in super::super) fn pass_unverified(
         &mut self,
         now: Now,
         context: &RequestContext,

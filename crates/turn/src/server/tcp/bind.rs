@@ -9,7 +9,7 @@ use super::super::Server;
 use super::super::answer::Refusal;
 use super::super::outputs::{ConnectionStep, Queued};
 use super::super::relay::Relay;
-use super::super::request::Source;
+use super::super::request::RequestOrigin;
 use super::super::request_context::RequestContext;
 use super::{BoundTraffic, Stage};
 use crate::{ClientPath, Now};
@@ -24,7 +24,7 @@ impl Server {
         };
         let bytes = message.as_bytes().len();
         self.stats.count_request(message.method(), bytes);
-        if let Err(reason) = self.turn_request(now, path, &message, Source::of_client()) {
+        if let Err(reason) = self.turn_request(now, path, &message, RequestOrigin::of_client()) {
             self.stats.count_drops(reason, 1);
         }
     }
@@ -37,7 +37,7 @@ impl Server {
         };
         let bytes = message.as_bytes().len();
         self.stats.count_request(message.method(), bytes);
-        match self.authenticated(now, path, &message, Source::of_client()) {
+        match self.authenticated(now, path, &message, RequestOrigin::of_client()) {
             Ok(Some(context)) => self.refuse(&context, &ErrorCode::SERVER_ERROR.into()),
             // It has got its response.
             Ok(None) => {}

@@ -91,7 +91,7 @@ impl Server {
                 self.expire_connection(index);
             }
         }
-        let is_over = end as usize >= self.tcp.slab.bound();
+        let is_over = end as usize >= self.tcp.slab.slots_end();
         self.tcp.recheck = (!is_over).then_some(RecheckConnections { next: end, ..walk });
     }
 

@@ -13,7 +13,7 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph}
 use super::{Title, lines};
 
 /// Seconds that the charts show.
-const WINDOW: usize = 120;
+const CHART_SECONDS: usize = 120;
 
 /// The contents of the picture.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Screen {
         {
             self.seconds.clear();
         }
-        if self.seconds.len() == WINDOW {
+        if self.seconds.len() == CHART_SECONDS {
             self.seconds.pop_front();
         }
         self.seconds.push_back(*second);
@@ -290,10 +290,10 @@ mod tests {
     #[test]
     fn it_draws_into_any_terminal_and_forgets_what_has_scrolled_away() {
         let mut screen = screen();
-        for _ in 0..3 * WINDOW {
+        for _ in 0..3 * CHART_SECONDS {
             screen.push(&sample(1000.0, 0, false));
         }
-        assert_eq!(screen.seconds.len(), WINDOW);
+        assert_eq!(screen.seconds.len(), CHART_SECONDS);
         screen.step(Step::default());
         for (width, height) in [(1, 1), (10, 3), (80, 5), (300, 100)] {
             text(&screen, width, height);

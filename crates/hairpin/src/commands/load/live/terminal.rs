@@ -20,7 +20,7 @@ use super::Title;
 use super::screen::Screen;
 
 /// How soon the end of the run is noticed by the thread that listens.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The terminal while it shows a picture.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub(super) fn restore_terminal() {
 /// Stops the run at `q`, Escape or Ctrl-C, which is a key like others while the terminal is ours.
 fn listen(done: &AtomicBool, stopper: &Stopper) {
     while !done.load(Ordering::Relaxed) {
-        match event::poll(LOOK) {
+        match event::poll(POLL_INTERVAL) {
             Ok(true) => {}
             Ok(false) => continue,
             Err(_) => return,

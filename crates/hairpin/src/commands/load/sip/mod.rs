@@ -25,7 +25,7 @@ use target::SipAddress;
 const RATE: Rate = Rate(1_000.0);
 const CALL_RATE: Rate = Rate(100.0);
 /// How long stragglers are waited for: two retransmissions of an OPTIONS.
-const LINGER: Duration = Duration::from_secs(2);
+const DEFAULT_DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             _ => RATE,
         }),
         one_sided: false,
-        linger: LINGER,
+        linger: DEFAULT_DRAIN_TIME,
         // A few runs would be over before a warm-up is.
         warm_up: match args.who.runs {
             Some(_) => Duration::ZERO,

@@ -18,10 +18,10 @@ use crate::control::protocol::{self, Command, MAX_REPLY};
 use crate::control::{Bound, Change, ChangeSender};
 
 /// Longer than the old process needs for any step: it gives its workers 20 s to hold their clients.
-const TIME: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Requests that may wait for the connection to the old process.
-const WAITING: usize = 256;
+const MAX_WAITING_REQUESTS: usize = 256;
 
 /// The sockets and keys that the old process has handed over.
 pub(in super::super) struct InheritedProcess {
@@ -49,8 +49,8 @@ impl InheritedProcess {
         };
         let from = || format!("cannot take over from the server at {}", path.display());
         let stream = UnixStream::connect(&path).with_context(from)?;
-        stream.set_read_timeout(Some(TIME))?;
-        stream.set_write_timeout(Some(TIME))?;
+        stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+        stream.set_write_timeout(Some(STEP_TIMEOUT))?;
         (&stream).write_all(protocol::request(Command::TakeOver).as_bytes())?;
         let line = read_line(&stream).with_context(from)?;
         let reply = protocol::read_reply(&line)
@@ -71,7 +71,7 @@ impl InheritedProcess {
             }
         };
         let (control, output) = (two()?, two()?);
-        let mut others = offer.take_others();
+        let mut others = offer.take_other_sockets();
         others.extend(fds);
         Ok(Self {
             stream: Arc::new(stream),
@@ -114,7 +114,7 @@ impl InheritedProcess {
 
     /// What the server is built with.
     pub(in super::super) fn take_over(&mut self) -> Option<TakeOver> {
-        let (sender, requests) = sync_channel(WAITING);
+        let (sender, requests) = sync_channel(MAX_WAITING_REQUESTS);
         self.requests = Some(requests);
         let stream = Arc::clone(&self.stream);
         let hold =

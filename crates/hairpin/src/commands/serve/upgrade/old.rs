@@ -20,9 +20,9 @@ use crate::control::protocol::{self, Refusal, Reply};
 use crate::control::{Change, ChangeSender};
 
 /// How long a write to the new process may block.
-const TIME: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests that arrived before the new process took over are served as before: the drain begins after this time.
-const GRACE: Duration = Duration::from_secs(1);
+const DRAIN_DELAY: Duration = Duration::from_secs(1);
 /// After the upgrade, SIP connections stay for `server.drain`, and at least for this time. It is long enough for calls
 /// that ring.
 const SIP_CONNECTIONS: Duration = Duration::from_secs(60);
@@ -105,7 +105,7 @@ impl Service<'_> {
         self.check_hand_over()?;
         let offer = self.running.offer()?;
         let (copies, listeners) = self.endpoints.copies()?;
-        stream.set_write_timeout(Some(TIME))?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         let granted: Reply = Ok(json!({ "pid": std::process::id() }));
         std::io::Write::write_all(&mut &*stream, protocol::reply(&granted).as_bytes())?;
         let (body, fds) = offer.encode();
@@ -250,7 +250,7 @@ impl Service<'_> {
         let Some(since) = successor.serving else {
             return false;
         };
-        if since.elapsed() < GRACE {
+        if since.elapsed() < DRAIN_DELAY {
             return false;
         }
         if !std::mem::replace(&mut successor.is_draining, true)

@@ -18,7 +18,7 @@ use crate::control::protocol::{Refusal, Reply};
 use crate::control::upgrade::{OURS, State};
 
 /// How often the thread looks whether the new process serves, or has ended.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What the kernel adds to the path of a program whose file was replaced.
 const DELETED: &[u8] = b" (deleted)";
 
@@ -68,7 +68,7 @@ fn watch(mut child: Child, shared: &Shared, timeout: Duration) {
                     timeout.as_secs()
                 );
             }
-            Ok(None) => std::thread::sleep(LOOK),
+            Ok(None) => std::thread::sleep(POLL_INTERVAL),
             Err(error) => break format!("the new process cannot be watched: {error}"),
         }
     };

@@ -5,7 +5,7 @@ mod sip_handover;
 
 use crate::addresses::RelayAddress;
 use crate::alternates::Checks;
-use crate::builder::Made;
+use crate::builder::PreparedServer;
 use crate::certificates::CertificateWatch;
 use crate::error::{ReloadError, StartError, WorkerFailure};
 use crate::host_watch::HostWatch;
@@ -27,10 +27,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a worker may take to answer a question before it is left out of a snapshot.
-const ANSWER: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long to wait before trying a full mailbox again, or looking at a drain.
-const PAUSE: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Has every worker receive datagrams one by one. A worker whose mailbox is full gets it at the next call.
 pub(crate) fn separate_all(boxes: Arc<[Mailbox<WorkerMessage>]>) -> OnFallback {
@@ -67,8 +67,8 @@ pub struct Running {
 
 impl Running {
     /// Starts the threads of the workers and of the control thread, with the pinning of the settings.
-    pub(crate) fn spawn(made: Made, pinning: Pinning) -> Result<Running, StartError> {
-        let Made {
+    pub(crate) fn spawn(made: PreparedServer, pinning: Pinning) -> Result<Running, StartError> {
+        let PreparedServer {
             workers,
             boxes,
             observer,
@@ -239,7 +239,7 @@ impl Running {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (reply, answers) = mpsc::channel();
-        let deadline = Instant::now() + ANSWER;
+        let deadline = Instant::now() + RESPONSE_TIMEOUT;
         let asked = (0..self.boxes.len()).filter(|&worker| {
             self.post_until(worker, WorkerMessage::Publish(reply.clone()), deadline)
         });
@@ -289,7 +289,7 @@ impl Running {
     pub fn forget_users(&self, user: Option<&str>) -> Result<(), ReloadError> {
         self.all_run()?;
         let user = user.map(|user| prepared(user).into());
-        let deadline = Instant::now() + ANSWER;
+        let deadline = Instant::now() + RESPONSE_TIMEOUT;
         for worker in 0..self.boxes.len() {
             let message = WorkerMessage::ForgetUsers(user.clone());
             if !self.post_until(worker, message, deadline) {
@@ -378,7 +378,7 @@ impl Running {
             if Instant::now() >= deadline {
                 return Ok(false);
             }
-            std::thread::sleep(PAUSE * 10);
+            std::thread::sleep(RETRY_INTERVAL * 10);
         }
     }
 
@@ -409,7 +409,7 @@ impl Running {
     /// Says which worker failed, and why.
     pub fn join(mut self) -> Result<Stats, WorkerFailure> {
         while self.failed_worker().is_none() {
-            std::thread::sleep(ANSWER);
+            std::thread::sleep(RESPONSE_TIMEOUT);
         }
         self.request_shutdown();
         self.join_all()
@@ -432,7 +432,7 @@ impl Running {
                 Err(back) if Instant::now() < deadline => message = back,
                 Err(_) => return false,
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
@@ -446,7 +446,7 @@ impl Running {
             self.post_until(
                 worker,
                 WorkerMessage::Shutdown,
-                Instant::now() + 60 * ANSWER,
+                Instant::now() + 60 * RESPONSE_TIMEOUT,
             );
         }
     }

@@ -193,7 +193,7 @@ fn page(root: &Path) -> Result<(String, Vec<String>)> {
         let has_title = TITLES.iter().any(|(number, _)| *number == rfc);
         ensure!(
             has_title,
-            "RFC {rfc} has no title in xtask/src/rfc.rs, so the page would not list it"
+            "RFC {rfc} has no title in xtask/src/rfc/mod.rs, so the page would not list it"
         );
     }
     let sentences = sentences::Table::read(root)?.render(Subject::Turn);

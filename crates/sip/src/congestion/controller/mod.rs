@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::classes::Class;
 use super::filter::{Filter, Load, TICK, Tick};
 use super::service_time::ServiceTime;
-use super::sources::{Fairness, Peer, Peers, SourceCounts};
+use super::sources::{Fairness, SourceCounts, WeightedSource, WeightedSources};
 use super::tu_queue::TuQueue;
 use crate::{HashKey, Mono};
 
@@ -24,7 +24,7 @@ pub struct Config {
     /// dropped.
     pub refusal_permille: u16,
     /// Sources with a share of their own; the first [`MAX_PEERS`](super::MAX_PEERS) count.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<WeightedSource>,
     /// Requests per second of one IPv4 address or IPv6 /64 that is no peer, in each 250 ms a quarter of it. 0, the
     /// default: any number.
     pub per_source: u32,
@@ -105,7 +105,7 @@ const AVERAGING: f64 = 0.15;
 #[derive(Debug)]
 pub struct Controller {
     config: Config,
-    peers: Peers,
+    peers: WeightedSources,
     service_time: ServiceTime,
     refusal_time: ServiceTime,
     tu: TuQueue,
@@ -132,7 +132,7 @@ impl Controller {
     #[must_use]
     pub fn new(config: Config, key: HashKey) -> Controller {
         Controller {
-            peers: Peers::new(&config.peers),
+            peers: WeightedSources::new(&config.peers),
             config,
             service_time: ServiceTime::new(FIRST_SERVICE_NS),
             refusal_time: ServiceTime::new(FIRST_REFUSAL_NS),
@@ -157,7 +157,7 @@ impl Controller {
     /// Changes the configuration while running.
     pub fn configure(&mut self, config: Config) {
         if config.peers != self.config.peers {
-            self.peers = Peers::new(&config.peers);
+            self.peers = WeightedSources::new(&config.peers);
             self.filter.end();
         }
         self.config = config;
@@ -170,7 +170,7 @@ impl Controller {
 
     /// The peers, by place behind the hashed ones.
     #[must_use]
-    pub fn peers(&self) -> &[Peer] {
+    pub fn peers(&self) -> &[WeightedSource] {
         self.peers.all()
     }
 

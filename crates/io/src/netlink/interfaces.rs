@@ -10,11 +10,11 @@ pub(super) const RTM_NEWLINK: u16 = 16;
 pub(super) const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 /// `struct ifinfomsg`.
-const FIXED: usize = 16;
+const HEADER_BYTES: usize = 16;
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct NetworkInterface {
     /// Its number.
     pub index: u32,
     /// Its name.
@@ -48,19 +48,19 @@ impl Netlink {
     ///
     /// # Errors
     /// What the kernel says; it needs no privileges.
-    pub fn links(&mut self) -> io::Result<Vec<Link>> {
+    pub fn interfaces(&mut self) -> io::Result<Vec<NetworkInterface>> {
         const IFLA_EXT_MASK: u16 = 29;
         const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
-        let request = Request::new(RTM_GETLINK, NLM_F_DUMP, &[0; FIXED])
+        let request = Request::new(RTM_GETLINK, NLM_F_DUMP, &[0; HEADER_BYTES])
             .attribute(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
-        let mut links = Vec::new();
-        self.ask(request, |message| links.extend(link(message)))?;
-        Ok(links)
+        let mut interfaces = Vec::new();
+        self.ask(request, |message| interfaces.extend(interface(message)))?;
+        Ok(interfaces)
     }
 }
 
 /// The interface that a message is about.
-fn link(message: &Message<'_>) -> Option<Link> {
+fn interface(message: &Message<'_>) -> Option<NetworkInterface> {
     const ARPHRD_ETHER: u16 = 1;
     const IFLA_ADDRESS: u16 = 1;
     const IFLA_IFNAME: u16 = 3;
@@ -74,7 +74,7 @@ fn link(message: &Message<'_>) -> Option<Link> {
     let body = message.body;
     let flags = u32_at(body, 8)?;
     let has = |flag: i32| flags & flag.unsigned_abs() != 0;
-    let mut link = Link {
+    let mut interface = NetworkInterface {
         index: u32_at(body, 4)?,
         name: String::new(),
         kind: None,
@@ -89,19 +89,21 @@ fn link(message: &Message<'_>) -> Option<Link> {
         backup: false,
         xdp: None,
     };
-    for (kind, value) in attributes(body, FIXED) {
+    for (kind, value) in attributes(body, HEADER_BYTES) {
         match kind {
-            IFLA_ADDRESS => link.mac = value.try_into().ok(),
-            IFLA_IFNAME => link.name = text(value),
-            IFLA_MTU => link.mtu = u32_at(value, 0)?,
-            IFLA_LINK => link.below = u32_at(value, 0).filter(|index| *index != 0),
-            IFLA_MASTER => link.master = u32_at(value, 0).filter(|index| *index != 0),
-            IFLA_LINKINFO => (link.kind, link.backup) = (kind_of(value), is_backup(value)),
-            IFLA_XDP => link.xdp = xdp_program(value),
+            IFLA_ADDRESS => interface.mac = value.try_into().ok(),
+            IFLA_IFNAME => interface.name = text(value),
+            IFLA_MTU => interface.mtu = u32_at(value, 0)?,
+            IFLA_LINK => interface.below = u32_at(value, 0).filter(|index| *index != 0),
+            IFLA_MASTER => interface.master = u32_at(value, 0).filter(|index| *index != 0),
+            IFLA_LINKINFO => {
+                (interface.kind, interface.backup) = (kind_of(value), is_backup(value))
+            }
+            IFLA_XDP => interface.xdp = xdp_program(value),
             _ => {}
         }
     }
-    Some(link)
+    Some(interface)
 }
 
 fn kind_of(info: &[u8]) -> Option<String> {
@@ -140,7 +142,7 @@ mod tests {
     use crate::netlink::answer::messages;
 
     /// What the kernel says of an interface below interface 2.
-    fn below(slave_kind: &[u8], state: u8) -> Link {
+    fn below(slave_kind: &[u8], state: u8) -> NetworkInterface {
         const IFLA_MASTER: u16 = 10;
         let fixed = [[0, 0, 1, 0], [3, 0, 0, 0], [1, 0, 0, 0], [0; 4]].concat();
         let request = Request::new(RTM_NEWLINK, 0, &fixed)
@@ -152,7 +154,7 @@ mod tests {
                 });
             });
         let bytes = request.finish(1);
-        let mut found = messages(&bytes).filter_map(|message| link(&message));
+        let mut found = messages(&bytes).filter_map(|message| interface(&message));
         found.next().expect("an interface")
     }
 

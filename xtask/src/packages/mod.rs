@@ -26,7 +26,7 @@ const RELEASE: &str = "bookworm";
 const INCLUDED: &str = "systemd,systemd-sysv,dbus,adduser,iproute2,libgcc-s1,procps";
 
 /// The checks take a minute on a machine that does nothing else.
-const LIMIT: Duration = Duration::from_secs(400);
+const CONTAINER_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// What `cargo xtask packages` is told.
 #[derive(Default, clap::Args)]
@@ -164,7 +164,7 @@ fn booted(root: &Path, folder: &Path, packages: &[PathBuf]) -> Result<Vec<String
         .arg("--directory")
         .arg(&system);
     let mut container = Process::start("systemd-nspawn", command, folder.join("console.log"))?;
-    let ended = container.wait(LIMIT)?;
+    let ended = container.wait(CONTAINER_TIMEOUT)?;
     let text = fs::read_to_string(&said).unwrap_or_default();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     if ended == Ended::Killed || lines.pop_if(|line| line == "end").is_none() {

@@ -9,7 +9,7 @@ mod plan;
 mod takeover;
 mod tcp;
 
-pub(crate) use make::Made;
+pub(crate) use make::PreparedServer;
 
 use crate::addresses;
 use crate::alternates::AlternateSettings;

@@ -19,9 +19,9 @@ mod front;
 mod gate;
 mod layout;
 mod next_hops;
+mod program_run;
 mod table;
 mod totals;
-mod trial;
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,16 +34,16 @@ use aya::programs::{SchedClassifier, Xdp};
 pub use buckets::{BUCKET_GROUPS, Bucket, Buckets};
 pub use gate::Gate;
 pub use next_hops::{NextHop, NextHops};
+pub use program_run::{ProgramRun, Verdict};
 pub use table::{Counts, FlowEntry, FlowKey, InsertError, Table};
 pub use totals::{PathTotals, Totals};
-pub use trial::{Trial, Verdict};
 
 use crate::BpfError;
 use crate::frame::Mac;
 use crate::object::Object;
 use crate::reason::Kernel;
 use crate::sys::{self, AttachType, RawMap};
-use layout::{INTERFACE, LISTENER, SETTINGS};
+use layout::{INTERFACE_BYTES, LISTENER_BYTES, SETTINGS_BYTES};
 
 /// How many listener ports the programs can distinguish from other traffic.
 pub const MAX_LISTENER_PORTS: usize = 8;
@@ -58,7 +58,7 @@ const NEEDS: Kernel = Kernel(5, 12);
 const INTERFACE_SLOTS: u32 = 256;
 
 /// Bytes of `PathTotals` on each processor.
-const TOTALS: usize = PathTotals::COUNT * 8;
+const TOTALS_BYTES: usize = PathTotals::COUNT * 8;
 
 /// What the programs are loaded for. It cannot change while they run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,10 +110,10 @@ struct Loaded {
 /// The programs and their maps.
 pub struct Relay {
     object: Object,
-    settings: RawMap<4, SETTINGS>,
-    interfaces: RawMap<4, INTERFACE>,
-    listeners: RawMap<LISTENER, 4>,
-    totals: RawMap<4, TOTALS>,
+    settings: RawMap<4, SETTINGS_BYTES>,
+    interfaces: RawMap<4, INTERFACE_BYTES>,
+    listeners: RawMap<LISTENER_BYTES, 4>,
+    totals: RawMap<4, TOTALS_BYTES>,
     table: Table,
     loaded: Loaded,
     next_hops: u32,
@@ -255,7 +255,7 @@ impl Relay {
         device: u32,
         address: Mac,
     ) -> Result<(), BpfError> {
-        let mut bytes = [0; INTERFACE];
+        let mut bytes = [0; INTERFACE_BYTES];
         let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
         self.interfaces
             .get(&slot, &mut bytes)
@@ -280,7 +280,7 @@ impl Relay {
     /// # Errors
     /// When the map cannot be written.
     pub fn forget_interface(&mut self, interface: u32) -> Result<(), BpfError> {
-        let mut bytes = [0; INTERFACE];
+        let mut bytes = [0; INTERFACE_BYTES];
         let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
         let known = self.interfaces.get(&slot, &mut bytes);
         known.map_err(|source| element("INTERFACES", source))?;
@@ -288,14 +288,14 @@ impl Relay {
             return Ok(());
         }
         self.interfaces
-            .set(&slot, &[0; INTERFACE])
+            .set(&slot, &[0; INTERFACE_BYTES])
             .map_err(|source| element("INTERFACES", source))
     }
 
     /// How many frames the XDP program has passed on this interface because their checksum looks as if it were to be
     /// completed by hardware. One in 65,536 frames looks so by chance; if most do, the interface is no place for XDP.
     pub fn partial_checksums(&self, interface: u32) -> u64 {
-        let mut bytes = [0; INTERFACE];
+        let mut bytes = [0; INTERFACE_BYTES];
         let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
         if self.interfaces.get(&slot, &mut bytes).is_err() || bytes[..4] != interface.to_ne_bytes()
         {
@@ -349,7 +349,7 @@ impl Relay {
             cost = 1_000_000_000 / limit.per_second.max(1);
             burst = u64::from(cost) * u64::from(limit.burst);
         }
-        let mut bytes = [0; SETTINGS];
+        let mut bytes = [0; SETTINGS_BYTES];
         bytes[0..4].copy_from_slice(&flags.to_ne_bytes());
         bytes[4..8].copy_from_slice(&cost.to_ne_bytes());
         bytes[8..16].copy_from_slice(&burst.to_ne_bytes());
@@ -373,7 +373,7 @@ impl Relay {
         Ok(NextHops::new(map, self.next_hops))
     }
 
-    /// The rate limits, of which the programs obey those that entries name.
+    /// The rate limits. A program applies those that an entry names.
     ///
     /// # Errors
     /// When the kernel refuses to map them into memory.
@@ -392,7 +392,7 @@ impl Relay {
             self.totals
                 .get(&path.to_ne_bytes(), &mut values)
                 .map_err(|source| element("TOTALS", source))?;
-            for processor in values.chunks_exact(TOTALS) {
+            for processor in values.chunks_exact(TOTALS_BYTES) {
                 let (words, _) = processor.as_chunks::<8>();
                 let mut numbers = [0; PathTotals::COUNT];
                 for (number, word) in numbers.iter_mut().zip(words) {
@@ -503,7 +503,7 @@ fn load_object(
         ("SEED", seed.as_flattened()),
         ("IS_IN_FRONT", &u32::from(is_in_front).to_ne_bytes()),
     ];
-    let bytes = aya::include_bytes_aligned!("../objects/relay.o");
+    let bytes = aya::include_bytes_aligned!("../../objects/relay.o");
     Object::load_with("relay", bytes, &sizes, &constants)
 }
 

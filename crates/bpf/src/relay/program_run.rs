@@ -25,7 +25,7 @@ pub enum Verdict {
 
 /// A run of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trial {
+pub struct ProgramRun {
     /// What it said, the last time.
     pub verdict: Verdict,
     /// The frame afterwards.
@@ -35,7 +35,7 @@ pub struct Trial {
 }
 
 /// Bytes that a frame may grow by.
-const GROWTH: usize = 64;
+const MAX_GROWTH_BYTES: usize = 64;
 
 impl Relay {
     /// Runs the XDP program repeatedly, each time on the result of the last run. Packets arrive as if from interface 1
@@ -43,9 +43,9 @@ impl Relay {
     ///
     /// # Errors
     /// When the kernel refuses the run.
-    pub fn try_xdp(&mut self, frame: &[u8], repeat: u32) -> Result<Trial, BpfError> {
+    pub fn try_xdp(&mut self, frame: &[u8], repeat: u32) -> Result<ProgramRun, BpfError> {
         self.load_xdp()?;
-        let mut out = vec![0; frame.len() + GROWTH];
+        let mut out = vec![0; frame.len() + MAX_GROWTH_BYTES];
         let run = self
             .object
             .program::<Xdp>("relay_xdp")?
@@ -63,7 +63,7 @@ impl Relay {
             4 => Verdict::Redirect,
             other => Verdict::Other(other),
         };
-        Ok(Trial {
+        Ok(ProgramRun {
             verdict,
             frame: out,
             duration: run.duration,
@@ -80,9 +80,9 @@ impl Relay {
         frame: &[u8],
         segments: Option<u32>,
         repeat: u32,
-    ) -> Result<Trial, BpfError> {
+    ) -> Result<ProgramRun, BpfError> {
         self.load_tc()?;
-        let mut out = vec![0; frame.len() + GROWTH];
+        let mut out = vec![0; frame.len() + MAX_GROWTH_BYTES];
         // `struct __sk_buff`, 192 bytes, with gso_segs at 164 and gso_size at 176.
         let mut context = [0; 192];
         if let Some(segments) = segments {
@@ -106,7 +106,7 @@ impl Relay {
             7 => Verdict::Redirect,
             other => Verdict::Other(other),
         };
-        Ok(Trial {
+        Ok(ProgramRun {
             verdict,
             frame: out,
             duration: run.duration,

@@ -28,7 +28,7 @@ pub use client::{Challenge, DigestResponse, choose, choose_in};
 pub use confirmation::Confirmation;
 pub use hash::{Algorithm, Ha1, Hex, Proof, Qop};
 pub use nonce::{NONCE_LEN, NonceCheck, NonceKeys};
-pub use replay::{Replay, Use};
+pub use replay::{NonceUse, Replay};
 pub use server::{Credentials, DigestMismatch, DigestRequest, Outcome, Policy, Server, challenge};
 
 use crate::build::{Builder, Part};

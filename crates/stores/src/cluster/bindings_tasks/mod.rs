@@ -12,20 +12,20 @@ use super::binding_texts::{Forged, Owner};
 use super::bindings::ClusterBindings;
 use super::engine::{BindRequest, BindResult, Engine, Texts};
 use super::moved::MovedBinding;
-use super::run::{Backoff, BatchSize, FIRST_PAUSE_MS, Warned, unix_ms, unix_s, within};
+use super::run::{Backoff, BatchSize, FIRST_PAUSE_MS, WarningLimiter, unix_ms, unix_s, within};
 use super::{Seal, Shared};
 use crate::error::StoreError;
 
 /// Addresses that are asked for at once.
-const BATCH: usize = 256;
+const BATCH_ADDRESSES: usize = 256;
 /// Between two writes: changes of one address that come together are one write.
-const GATHER: Duration = Duration::from_millis(50);
+const GATHER_TIME: Duration = Duration::from_millis(50);
 /// Notices that wait for the engine. Without one, a binding stays until it expires.
 const NOTICE_QUEUE_SIZE: usize = 1 << 14;
 /// How long a notice is repeated until the engine has it.
 const NOTICE_LIFETIME: Duration = Duration::from_secs(60);
 /// Within this time the engine answers a look-up. A call waits for it.
-const TIME: Duration = Duration::from_secs(1);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs for ever.
 pub(super) async fn all(
@@ -55,7 +55,7 @@ pub struct Writer {
     bindings: Arc<ClusterBindings>,
     batch: BatchSize,
     backoff: Backoff,
-    warned: Warned,
+    warned: WarningLimiter,
     /// Bindings that other nodes must remove, with the names of these nodes.
     moved: Vec<(String, MovedBinding)>,
     /// Texts of the engine that no node has written.
@@ -72,7 +72,7 @@ impl Writer {
             bindings,
             batch: BatchSize::default(),
             backoff: Backoff(FIRST_PAUSE_MS),
-            warned: Warned::default(),
+            warned: WarningLimiter::default(),
             moved: Vec::new(),
             forged: 0,
         }
@@ -105,7 +105,7 @@ impl Writer {
             Ok(bound) if bound.iter().any(Result::is_ok) => {
                 self.backoff.reset();
                 self.note_results(requests, bound);
-                GATHER
+                GATHER_TIME
             }
             outcome => {
                 let error = match outcome {
@@ -214,7 +214,7 @@ impl Tasks {
             let requests = writer.begin(unix_ms());
             if requests.is_empty() {
                 self.bindings.changed.notified().await;
-                sleep(GATHER).await;
+                sleep(GATHER_TIME).await;
                 continue;
             }
             if self.shared.is_retired.load(Ordering::Relaxed) {
@@ -251,7 +251,7 @@ impl Tasks {
         let mut notices = Vec::new();
         let mut last = None;
         loop {
-            if notices.is_empty() && waiting.recv_many(&mut notices, BATCH).await == 0 {
+            if notices.is_empty() && waiting.recv_many(&mut notices, BATCH_ADDRESSES).await == 0 {
                 return std::future::pending().await;
             }
             // The time without notices is no time of an attempt.
@@ -307,13 +307,13 @@ impl Tasks {
     async fn find(&self) {
         let mut backoff = Backoff(FIRST_PAUSE_MS);
         loop {
-            let aors = self.bindings.take_asked(BATCH);
+            let aors = self.bindings.take_asked(BATCH_ADDRESSES);
             if aors.is_empty() {
                 self.bindings.wanted.notified().await;
                 continue;
             }
-            let outcome = timeout(TIME, self.engine.find_bindings(&aors)).await;
-            let outcome = outcome.unwrap_or(Err(StoreError::Timeout(TIME)));
+            let outcome = timeout(LOOKUP_TIMEOUT, self.engine.find_bindings(&aors)).await;
+            let outcome = outcome.unwrap_or(Err(StoreError::Timeout(LOOKUP_TIMEOUT)));
             let has_answered = matches!(&outcome, Ok(all) if all.iter().any(Result::is_ok));
             self.shared.count(has_answered);
             match outcome {

@@ -14,7 +14,7 @@ use server::stun::{self, Class, Message, Method, TransactionId, XorMappedAddress
 use crate::config::{Config, ExternalIp, ExternalSources, StunServer};
 
 /// Time between two checks: after a home line has another address, calls fail for half a minute.
-const INTERVAL: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long to wait for a response to each transmission of a request.
 const WAITS: [Duration; 3] = [
     Duration::from_millis(500),
@@ -70,7 +70,7 @@ pub(crate) fn find(config: &Config, relays: &[IpAddr]) -> Result<Option<(Vec<Ext
     for external in &found {
         tracing::info!(%external, "external address");
     }
-    Ok(Some((found, Watch::start(question, INTERVAL)?)))
+    Ok(Some((found, Watch::start(question, CHECK_INTERVAL)?)))
 }
 
 impl Watch {

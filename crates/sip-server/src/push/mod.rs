@@ -3,7 +3,7 @@
 mod refresh;
 
 pub(crate) use refresh::REFRESHES_ITSELF;
-pub use refresh::{DueRefresh, LEAST_LEAD, RefreshConfig, RefreshPush, RefreshSchedule};
+pub use refresh::{DueRefresh, RECOMMENDED_LEAD, RefreshConfig, RefreshPush, RefreshSchedule};
 
 use sip::uri::Uri;
 

@@ -3,8 +3,8 @@
 //! These tests need root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN), Linux 6.6 and iproute2; without, they say so and
 //! pass.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "offload/rates.rs"]
 mod rates;
 
 use common::netns::skipped;

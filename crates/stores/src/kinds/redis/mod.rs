@@ -31,11 +31,11 @@ use crate::store::{
 };
 
 /// Limit for connecting, and for each command.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Keys that are asked for at once when all are listed.
-const PAGE: usize = 1_000;
+const PAGE_KEYS: usize = 1_000;
 /// Commands per pipeline. A look-up of a user waits for at most one pipeline.
-const PART: usize = 128;
+const PIPELINE_COMMANDS: usize = 128;
 /// The hash with all SIP aliases.
 const ALIASES: &str = "sip/aliases";
 /// Keys of which the database reports changes.
@@ -99,8 +99,8 @@ impl Redis {
             return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(TIMEOUT))
-            .set_response_timeout(Some(TIMEOUT));
+            .set_connection_timeout(Some(COMMAND_TIMEOUT))
+            .set_response_timeout(Some(COMMAND_TIMEOUT));
         let connection = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
@@ -120,7 +120,7 @@ impl Redis {
     /// the database is far away.
     async fn ask_all(&self, commands: &[Cmd]) -> Result<Vec<RedisResult<Value>>, StoreError> {
         let mut all = Vec::with_capacity(commands.len());
-        for part in commands.chunks(PART) {
+        for part in commands.chunks(PIPELINE_COMMANDS) {
             let mut pipeline = Pipeline::with_capacity(part.len());
             for command in part {
                 pipeline.add_command(command.clone());
@@ -193,7 +193,7 @@ impl Redis {
                 .arg("MATCH")
                 .arg(pattern)
                 .arg("COUNT")
-                .arg(PAGE)
+                .arg(PAGE_KEYS)
                 .take();
             let (next, keys): (u64, Vec<String>) = self.ask(&command).await?;
             all.extend(keys.into_iter().filter(|key| is_wanted(key)));
@@ -209,8 +209,9 @@ impl Redis {
     }
 
     async fn listen(&self, on_change: OnChange<'_>) -> Result<(), StoreError> {
-        let connecting = tokio::time::timeout(TIMEOUT, self.client.get_async_pubsub()).await;
-        let connected = connecting.map_err(|_| StoreError::Timeout(TIMEOUT))?;
+        let connecting =
+            tokio::time::timeout(COMMAND_TIMEOUT, self.client.get_async_pubsub()).await;
+        let connected = connecting.map_err(|_| StoreError::Timeout(COMMAND_TIMEOUT))?;
         let mut events = connected.map_err(|error| StoreError::connect(&error))?;
         let prefix = format!("__keyspace@{}__:", self.db);
         let (mut denied, mut reason) = (Vec::new(), String::new());

@@ -42,10 +42,10 @@ const OVERLAP_S: u64 = 3 * 86_400;
 
 /// This node keeps the fingerprints of a node that publishes nothing any more for this time. So dialogs go on while the
 /// engine is away.
-const KEPT: Duration = Duration::from_secs(7 * 86_400);
+const KEPT_TIME: Duration = Duration::from_secs(7 * 86_400);
 
 /// Addresses of nodes that are kept. More than a cluster has nodes, because a node may get another address.
-const MAX: usize = 4_000;
+const MAX_ADDRESSES: usize = 4_000;
 
 /// RFC 8410 §7: what comes before the 32 bytes of an Ed25519 key in PKCS #8.
 const PKCS8: [u8; 16] = [
@@ -239,7 +239,7 @@ impl NodeTls {
     /// secret. A node that gets another name shares the address with its earlier name for some seconds.
     pub fn set_nodes(&self, nodes: &[NodeFingerprints], now: Instant) {
         let mut by_address = self.known.load().by_address.clone();
-        by_address.retain(|_, entry| now.saturating_duration_since(entry.seen) < KEPT);
+        by_address.retain(|_, entry| now.saturating_duration_since(entry.seen) < KEPT_TIME);
         let mut published: HashMap<SocketAddr, Vec<Fingerprint>> = HashMap::new();
         for node in nodes {
             for address in &node.addresses {
@@ -253,10 +253,10 @@ impl NodeTls {
         };
         let published = published.into_iter();
         by_address.extend(published.map(|(address, all)| (address, entry(all))));
-        if by_address.len() > MAX {
+        if by_address.len() > MAX_ADDRESSES {
             let mut all: Vec<_> = by_address.into_iter().collect();
             all.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.seen));
-            all.truncate(MAX);
+            all.truncate(MAX_ADDRESSES);
             by_address = all.into_iter().collect();
         }
         let all = by_address.values();

@@ -13,9 +13,9 @@ use super::source::Location;
 
 /// A length of time to the microsecond, from `MIN` to `MAX` microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span<const MIN: u64, const MAX: u64>(pub(crate) Duration);
+pub(crate) struct Microseconds<const MIN: u64, const MAX: u64>(pub(crate) Duration);
 
-impl<const MIN: u64, const MAX: u64> Setting for Span<MIN, MAX> {
+impl<const MIN: u64, const MAX: u64> Setting for Microseconds<MIN, MAX> {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Some(text) = node.text() else {
             let unit = node.integer().and_then(Result::ok);

@@ -31,13 +31,13 @@ use sip_tables::SipReading;
 /// Queries that run at once.
 pub const RUNNING: usize = 64;
 /// Users whose query runs or waits to run.
-const USERS: usize = 4_096;
+const MAX_USERS: usize = 4_096;
 /// Look-ups of one user that wait for one query.
-const WAITERS: usize = 256;
+const MAX_WAITERS: usize = 256;
 /// Failures in a row after which a store is down.
-const FAILURES: u32 = 3;
+const MAX_FAILURES: u32 = 3;
 /// How often the small tables are read, for stores that do not report changes.
-const REFRESH: Duration = Duration::from_secs(30);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 /// How long reading the small tables may take: Redis lists all its keys for it.
 const REFRESH_TIME: Duration = Duration::from_secs(10);
 /// Time until the first probe of a store that is down. It doubles with each probe that fails, up to the last value.
@@ -49,7 +49,7 @@ const WATCH_AGAIN: Duration = Duration::from_secs(2);
 /// The same if the store does not permit it: somebody may change that.
 const WATCH_DENIED: Duration = Duration::from_secs(60);
 /// Change notifications that may wait. If there are more, everything counts as changed.
-const CHANGES: usize = 1_024;
+const MAX_CHANGES: usize = 1_024;
 
 /// Time limits of queries and of cache entries.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +148,7 @@ impl Queries {
 
     /// Serves until `end`. Look-ups that have no result then count as failed.
     pub(crate) async fn run(self, asks: mpsc::Receiver<Ask>, end: impl Future<Output = ()>) {
-        let (sender, changes) = mpsc::channel(CHANGES);
+        let (sender, changes) = mpsc::channel(MAX_CHANGES);
         let watch = tokio::spawn(watch(Arc::clone(&self.store), sender));
         let (serving, end) = (pin!(self.serve(asks, changes)), pin!(end));
         let mut both = (serving, end);
@@ -202,7 +202,7 @@ impl Queries {
     }
 
     fn is_down(&self) -> bool {
-        self.failures >= FAILURES
+        self.failures >= MAX_FAILURES
     }
 
     /// Handles a look-up of a worker: the cache, a query in progress, or a new query.
@@ -214,7 +214,7 @@ impl Queries {
             Cached::Stale(_) | Cached::Missing => {}
         }
         if let Some(in_flight) = self.in_flight.get_mut(&ask.id) {
-            match in_flight.waiters.len() < WAITERS {
+            match in_flight.waiters.len() < MAX_WAITERS {
                 true => in_flight.waiters.push(ask.waiter),
                 false => self.refuse(ask.waiter),
             }
@@ -223,7 +223,7 @@ impl Queries {
         if self.is_down() {
             return self.without_store(ask.id, vec![ask.waiter]);
         }
-        let is_full = self.in_flight.len() >= USERS;
+        let is_full = self.in_flight.len() >= MAX_USERS;
         if is_full || !self.budget.spend(ask.source, Instant::now()) {
             return self.refuse(ask.waiter);
         }
@@ -419,7 +419,7 @@ impl Queries {
                 self.backoff = PROBES[0];
                 let wait = match (self.refresh_again, responds) {
                     (true, _) => Duration::ZERO,
-                    (false, true) => REFRESH,
+                    (false, true) => REFRESH_INTERVAL,
                     (false, false) => PROBES[0],
                 };
                 self.refresh_at = Instant::now() + wait;
@@ -438,7 +438,7 @@ impl Queries {
                 self.source.responds.store(false, Relaxed);
                 let was_down = self.is_down();
                 // Without the small tables nothing works, so one failure is enough.
-                self.failures = self.failures.max(FAILURES);
+                self.failures = self.failures.max(MAX_FAILURES);
                 if was_down {
                     self.backoff = (self.backoff * 2).min(PROBES[1]);
                     self.refresh_at = Instant::now() + self.backoff;

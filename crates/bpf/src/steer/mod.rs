@@ -17,7 +17,7 @@ use aya::programs::SkReuseport;
 
 mod tables;
 
-pub use tables::{Process, SLOTS, SlotRange, Tables};
+pub use tables::{MIN_SLOTS, Process, SlotRange, Tables};
 
 use crate::BpfError;
 use crate::object::Object;
@@ -38,13 +38,14 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Loads the program with room for this number of sockets, but at least [`SLOTS`], and for this number of flows.
+    /// Loads the program with room for this number of sockets, but at least [`MIN_SLOTS`], and for this number of
+    /// flows.
     ///
     /// # Errors
     /// When the kernel refuses: without CAP_BPF and CAP_NET_ADMIN, or before Linux 5.1.
     pub fn load(sockets: u32, flows: u32) -> Result<Steering, BpfError> {
-        let bytes = aya::include_bytes_aligned!("../objects/steer.o");
-        let sizes = [("SOCKETS", sockets.max(SLOTS)), ("FLOWS", flows.max(1))];
+        let bytes = aya::include_bytes_aligned!("../../objects/steer.o");
+        let sizes = [("SOCKETS", sockets.max(MIN_SLOTS)), ("FLOWS", flows.max(1))];
         let mut object = Object::load("steer", bytes, &sizes)?;
         object.load_program("steer", NEEDS, SkReuseport::load)?;
         Ok(Steering { object })
