@@ -56,7 +56,7 @@ const REPORTS: [Made; 8] = [
     },
     Made {
         name: "sip-connections",
-        arguments: "--sip --a hairpin-sip --b kamailio --scenarios sip-register-tcp,sip-register-tls,sip-register-wss,sip-memory-call --rounds 3 --step 500ms",
+        arguments: "--sip --a hairpin-sip --b kamailio --scenarios sip-register-tcp,sip-register-tls,sip-register-wss,sip-proxied-call-tls,sip-proxied-call-wss,sip-memory-call --rounds 3 --step 500ms",
         rivals: false,
     },
     Made {

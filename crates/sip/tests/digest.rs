@@ -107,7 +107,7 @@ impl World {
         let authorization = message.authorizations(HeaderKind::Authorization).next();
         let authorization = authorization.expect("there").expect("well-formed");
         let credentials = Credentials::of(&authorization).expect("whole");
-        let (policy, keys) = (self.policy, self.keys.clone());
+        let (policy, keys) = (self.policy, self.keys);
         let server = Server {
             policy: &policy,
             keys: &keys,

@@ -47,6 +47,26 @@ fn an_unknown_user_must_show_a_password_for_everything() {
 }
 
 #[test]
+fn a_challenge_is_sent_once_and_leaves_nothing_rfc3261_26_3_2_4() {
+    let mut world = with_bob();
+    // Nobody acknowledges it.
+    let via = format!(
+        "Via: SIP/2.0/UDP {};branch=z9hG4bK1\r\nFrom:",
+        address(UAS + 1)
+    );
+    let invite = request("INVITE", "sip:bob@example.com", 1, "").replacen("From:", &via, 1);
+    world.send_raw(UAS + 1, &invite);
+    world.run_until(40_000);
+    let sent = &world.nodes[1].sent;
+    let [(_, to, challenge)] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(*to, UAS + 1);
+    assert!(challenge.starts_with("SIP/2.0 407 "), "{challenge}");
+    world.nothing_is_left();
+}
+
+#[test]
 fn an_authenticated_caller_reaches_local_users_and_allowed_targets() {
     let mut world = with_bob();
     assert_eq!(

@@ -22,6 +22,8 @@ pub(crate) enum Operation {
     Options,
     /// REGISTER over UDP, answered with 200.
     Register,
+    /// The same, if a source has a limit that it does not reach.
+    RegisterWithLimit,
     /// The same over a connection, where nothing is kept.
     RegisterOverTcp,
     /// INVITE, 200, ACK, BYE, 200: the answering side.
@@ -34,21 +36,25 @@ pub(crate) enum Operation {
     Refuse,
     /// Without.
     Drop,
+    /// A request of a source that is at its limit, without an overload.
+    RefuseAtLimit,
     /// The admission filter's look at new work before it is handled, where the kernel does not do that.
     Filter,
 }
 
 impl Operation {
     /// All but [`Operation::Compose`], with their names.
-    pub(crate) const ALL: [(&str, Operation); 9] = [
+    pub(crate) const ALL: [(&str, Operation); 11] = [
         ("OPTIONS, stateless", Operation::Options),
         ("REGISTER", Operation::Register),
+        ("REGISTER of a limited source", Operation::RegisterWithLimit),
         ("REGISTER over TCP", Operation::RegisterOverTcp),
         ("call", Operation::Call),
         ("call, calling side", Operation::ClientCall),
         ("request of ours", Operation::Request),
         ("503", Operation::Refuse),
         ("drop", Operation::Drop),
+        ("503 at the limit of a source", Operation::RefuseAtLimit),
         ("admission filter", Operation::Filter),
     ];
 }
@@ -142,6 +148,11 @@ impl TestBed {
             Operation::Drop | Operation::Filter => 0,
             _ => config.congestion.refusal_permille,
         };
+        config.congestion.per_source = match operation {
+            Operation::RegisterWithLimit => 1_000_000,
+            Operation::RefuseAtLimit => 1,
+            _ => 0,
+        };
         config.sent_by.push(SentBy::new(
             ListenerKey(0),
             Transport::Udp,
@@ -177,6 +188,7 @@ impl TestBed {
             }
             Operation::Refuse | Operation::Drop => bed.begin_congestion(),
             Operation::Filter => bed.activate_filter()?,
+            Operation::RefuseAtLimit => bed.reach_limit()?,
             _ => {}
         }
         Ok(bed)
@@ -212,6 +224,13 @@ impl TestBed {
         }
     }
 
+    /// The source has had its request of this moment, and time stands still. What was saved for 503s is enough for 5,000.
+    fn reach_limit(&mut self) -> Outcome<()> {
+        self.gap_ns = 0;
+        self.engine.observe_backlog(self.now, Backlog::default());
+        self.once()
+    }
+
     /// Does it once.
     pub(crate) fn once(&mut self) -> Outcome<()> {
         match self.operation {
@@ -229,9 +248,11 @@ impl TestBed {
                 return engine_turn(self, Given::Look);
             }
             Operation::Register
+            | Operation::RegisterWithLimit
             | Operation::RegisterOverTcp
             | Operation::Refuse
-            | Operation::Drop => {
+            | Operation::Drop
+            | Operation::RefuseAtLimit => {
                 self.compose("REGISTER", "r", "")?;
                 let contact = b"Contact: <sip:alice@192.0.2.2:5060>;expires=3600\r\n";
                 self.receive(&Reply::new(200).headers(contact))?;

@@ -5,7 +5,7 @@
 pub enum Class {
     /// A request that begins something, or claims what cannot be true.
     New,
-    /// A request in a dialog, or with credentials: work was spent on it before.
+    /// A request in a dialog, or the second half of a challenge: work was spent on it before.
     Continuing,
     /// An emergency call (RFC 5031), a `Priority: emergency` or what the configuration names.
     Priority,
@@ -36,8 +36,8 @@ pub struct Traits<'a> {
     pub uri: &'a [u8],
     /// The To tag.
     pub dialog: Dialog,
-    /// Authorization or Proxy-Authorization is there.
-    pub has_credentials: bool,
+    /// Its credentials have a fresh nonce of this server ([`RequestProof`](super::RequestProof)).
+    pub has_fresh_nonce: bool,
     /// The value of Priority (RFC 3261 §20.26).
     pub priority: Option<&'a [u8]>,
     /// A value of Resource-Priority (RFC 4412), the first.
@@ -76,7 +76,7 @@ impl Classifier {
             (b"ACK", _) | (b"CANCEL" | b"BYE" | b"PRACK", Dialog::Ours) => Class::Finishing,
             _ if self.has_priority(request) => Class::Priority,
             (_, Dialog::Ours | Dialog::Proven) => Class::Continuing,
-            _ if request.has_credentials => Class::Continuing,
+            _ if request.has_fresh_nonce => Class::Continuing,
             _ => Class::New,
         }
     }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(class(|_| ()), Class::New);
         assert_eq!(class(|r| r.dialog = Dialog::Ours), Class::Continuing);
         assert_eq!(class(|r| r.dialog = Dialog::Proven), Class::Continuing);
-        assert_eq!(class(|r| r.has_credentials = true), Class::Continuing);
+        assert_eq!(class(|r| r.has_fresh_nonce = true), Class::Continuing);
         assert_eq!(class(|r| r.uri = b"URN:service:sos.fire"), Class::Priority);
         assert_eq!(class(|r| r.uri = b"urn:service:soso"), Class::New);
         assert_eq!(class(|r| r.priority = Some(b"Emergency")), Class::Priority);

@@ -371,6 +371,20 @@ mod tests {
         assert!(downstream.is_empty());
     }
 
+    #[test]
+    fn a_report_is_valid_for_a_minute_at_most() {
+        let mut downstream = Downstream::new(7);
+        let report = Feedback {
+            validity: Some(Duration::from_secs(1_000_000)),
+            ..asks(100, 1)
+        };
+        downstream.learn(Mono(0), hop(1), report);
+        let in_the_minute = Mono(0).plus_secs(59);
+        assert_eq!(passing(&mut downstream, in_the_minute, Class::New), 0);
+        let later = Mono(0).plus_secs(60);
+        assert_eq!(passing(&mut downstream, later, Class::New), 1000);
+    }
+
     /// The share of all requests, regardless of their classes.
     #[test]
     fn the_throttled_share_is_that_of_the_whole_mix_rfc7339_7_2() {

@@ -12,7 +12,8 @@
 //! | 125 to 200 | more and more of [`Class::Priority`] |
 //!
 //! [`Class::Finishing`] and all messages that match a transaction are never refused. Beyond a part of the capacity,
-//! requests of the upper two classes are treated like those of a class below. So a flood of them leaves room for others.
+//! requests of the upper three classes are treated like those of a class below, and emergency calls of unknown sources
+//! are refused first. So a flood of them leaves room for others.
 //!
 //! A source that exceeds its limit of requests per second is refused without an overload, too. A refusal is a 503 with
 //! Retry-After, as long as 503s use at most 8 % of the time. What is beyond that is dropped and counted, and a

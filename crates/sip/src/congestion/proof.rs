@@ -1,5 +1,5 @@
-//! What a TU can say of a request before it is parsed: whether its dialog is proven, and whether a node of the same
-//! cluster has sent it.
+//! What a TU can say of a request before it is parsed: whether its dialog or its nonce is proven, and whether a node of
+//! the same cluster has sent it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,12 +19,23 @@ pub struct ProofFields<'a> {
     pub source: Option<IpAddr>,
     /// The first Route field, which may have several values; empty if there is none.
     pub route: &'a [u8],
+    /// The first Authorization and the first Proxy-Authorization field.
+    pub credentials: [Option<&'a [u8]>; 2],
+    /// The time, in seconds since 1970.
+    pub unix_s: u64,
 }
 
 /// Recognizes requests of the TU. A proxy does not look dialogs up, so a request must prove its dialog.
 pub trait RequestProof: fmt::Debug + Send {
     /// Whether a request with a To tag belongs to a dialog of the TU.
     fn is_of_dialog(&self, request: &ProofFields<'_>) -> bool;
+
+    /// Whether its credentials have a nonce that this server has issued to its source, and that is not stale. The check
+    /// must cost little: anybody can make up credentials.
+    fn has_fresh_nonce(&self, request: &ProofFields<'_>) -> bool {
+        let _ = request;
+        false
+    }
 
     /// Whether another server of the same cluster has sent it. Then its source has no limit.
     fn is_of_cluster(&self, request: &ProofFields<'_>) -> bool {

@@ -184,9 +184,12 @@ const WINDOWS: u64 = 1_000 / WINDOW.as_millis() as u64;
 /// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog:
 /// 100 ms of it in half a second.
 const SHARED: f64 = 0.8;
-/// The part of the shared capacity ([`SHARED`]) in which [`Class::Priority`] comes before others. A server has few
-/// emergency calls, so they do not need more. A flood of calls to `urn:service:sos` leaves three quarters to all
-/// others.
+/// The part of the shared capacity ([`SHARED`]) in which [`Class::Continuing`] comes before others. Clients that get a
+/// challenge each time have as many requests with credentials as without, and 503s use 8 % of the time. Somebody could
+/// repeat one request of a dialog, or one nonce, any number of times.
+const CONTINUING_PART: f64 = 0.6;
+/// The same of [`Class::Priority`]. A server has few emergency calls, so they do not need more. A flood of calls to
+/// `urn:service:sos` leaves three quarters to all others.
 const PRIORITY_PART: f64 = 0.25;
 /// The part of [`PRIORITY_PART`] that one source can have. So a flood of one source leaves priority to the emergency
 /// calls of others.
@@ -194,9 +197,9 @@ const PRIORITY_OF_SOURCE: f64 = 0.5;
 /// The part of the shared capacity in which [`Class::Finishing`] is never refused: a call has one BYE for its INVITE,
 /// so half of the requests of calls can be BYEs. A client with one To tag of this server could send any number of BYEs.
 const FINISHING_PART: f64 = 0.5;
-/// The part of a window that these classes may use at once: work of 25 ms, an eighth of the default tolerance. The work
-/// of a whole window at once would make others wait until requests of dialogs are refused.
-const BURST: f64 = 0.1;
+/// The part of a window that these classes may use at once: work of 5 ms. Meanwhile a flood fills the queue. With 25 ms,
+/// the wait became so long that sources below their shares were refused, too.
+const BURST: f64 = 0.02;
 
 /// What all workers have accepted from the hashed places in this window, for the limit of requests per source. Its size
 /// is fixed: 8 KiB.
@@ -267,10 +270,9 @@ pub(super) struct Fairness {
     active: Active,
     /// In the window before: at the beginning of a window few have been seen.
     active_before: Active,
-    /// Accepted as [`Class::Priority`], by place and in all, and as [`Class::Finishing`].
+    /// Accepted by class, in an overload; as [`Class::Priority`] by place, too.
+    by_class: [u32; 4],
     priority: Box<[u16; PLACES]>,
-    all_priority: u32,
-    finishing: u32,
 }
 
 /// Who has been served.
@@ -289,9 +291,8 @@ impl Fairness {
             accepted: Box::new([0; PLACES]),
             active: Active::default(),
             active_before: Active::default(),
+            by_class: [0; 4],
             priority: Box::new([0; PLACES]),
-            all_priority: 0,
-            finishing: 0,
         }
     }
 
@@ -309,59 +310,50 @@ impl Fairness {
     }
 
     /// The class that a request is treated like, if the server can serve `per_second` messages: a lower one if its
-    /// class has used its part of the capacity. Also whether its source has a share. An emergency call above the part
-    /// has a share only if its source is a peer, because other sources may be forged.
+    /// class has used its part of the capacity. `None`: an emergency call above the part, whose source is no peer. Such
+    /// sources may be forged.
     pub(super) fn bounded_class(
-        &mut self,
+        &self,
         now: Mono,
         class: Class,
-        (peers, source): (&WeightedSources, IpAddr),
+        place: usize,
         per_second: f64,
-    ) -> (Class, bool) {
-        if class < Class::Priority {
-            return (class, true);
-        }
-        let place = self.place(now, peers, source);
+    ) -> Option<Class> {
         let passed = (now.0 % WINDOW.as_nanos() as u64) as f64 / WINDOW.as_nanos() as f64;
         let until_now = WINDOW.as_secs_f64() * (passed + BURST).min(1.0);
         let capacity = per_second * SHARED * until_now;
-        if class == Class::Finishing {
-            let is_within = f64::from(self.finishing) < capacity * FINISHING_PART;
-            return (if is_within { class } else { Class::Continuing }, true);
-        }
-        let most = capacity * PRIORITY_PART;
-        let is_within = f64::from(self.all_priority) < most
-            // `WeightedSources::place` returns a place of this array.
-            && f64::from(self.priority[place]) < most * PRIORITY_OF_SOURCE;
-        match is_within {
-            true => (class, true),
-            false => (Class::New, place >= HASHED_PLACES),
-        }
-    }
-
-    /// A request of this class was accepted, in an overload. Emergency calls do not count towards shares. Otherwise
-    /// forged sources of emergency calls would make the shares of others smaller.
-    pub(super) fn count_class(&mut self, class: Class, peers: &WeightedSources, source: IpAddr) {
+        let is_within = |class, part| f64::from(self.by_class[class as usize]) < capacity * part;
+        // `WeightedSources::place` returns a place of this array.
+        let of_source = f64::from(self.priority[place]);
         match class {
-            Class::New | Class::Continuing => {}
-            Class::Priority => {
-                let (place, _) = peers.place(source, self.keys);
-                let counter = &mut self.priority[place];
-                *counter = counter.saturating_add(1);
-                self.all_priority += 1;
+            Class::Priority
+                if is_within(class, PRIORITY_PART)
+                    && of_source < capacity * PRIORITY_PART * PRIORITY_OF_SOURCE =>
+            {
+                Some(class)
             }
-            Class::Finishing => self.finishing += 1,
+            Class::Priority if place < HASHED_PLACES => None,
+            Class::Finishing if is_within(class, FINISHING_PART) => Some(class),
+            Class::Finishing | Class::Continuing
+                if is_within(Class::Continuing, CONTINUING_PART) =>
+            {
+                Some(Class::Continuing)
+            }
+            _ => Some(Class::New),
         }
     }
 
-    /// Whether the source has had less than its share in this window, of this many messages a second.
-    pub(super) fn is_below_share(
-        &mut self,
-        now: Mono,
-        (peers, source): (&WeightedSources, IpAddr),
-        per_second: f64,
-    ) -> bool {
-        let place = self.place(now, peers, source);
+    /// A request was accepted as one of this class, in an overload.
+    pub(super) fn count_class(&mut self, class: Class, place: usize) {
+        self.by_class[class as usize] += 1;
+        if class == Class::Priority {
+            let counter = &mut self.priority[place];
+            *counter = counter.saturating_add(1);
+        }
+    }
+
+    /// Whether a place has had less than its share in this window, of this many messages a second.
+    pub(super) fn is_below_share(&self, peers: &WeightedSources, place: usize, per_second: f64) -> bool {
         let (seen, before) = (self.active, self.active_before);
         let others = seen.others.max(before.others);
         let all_weight = seen.peer_weight.max(before.peer_weight) + others.min(1.0);
@@ -371,26 +363,18 @@ impl Fairness {
         f64::from(self.accepted[place]) < capacity * weight / all_weight.max(weight)
     }
 
-    /// A message of the source was accepted.
-    pub(super) fn count(&mut self, now: Mono, peers: &WeightedSources, source: IpAddr) {
-        let place = self.place(now, peers, source);
-        self.count_at(peers, place);
-    }
-
-    /// Counts it towards the limit of its source at all workers, too.
-    pub(super) fn count_for_limit(&mut self, now: Mono, peers: &WeightedSources, source: IpAddr) {
-        let place = self.place(now, peers, source);
-        self.counts.add(self.window, place);
-    }
-
     /// A message goes to another worker, which counts it again.
     pub(super) fn uncount_for_limit(&mut self, now: Mono, peers: &WeightedSources, source: IpAddr) {
         let place = self.place(now, peers, source);
         self.counts.remove(self.window, place);
     }
 
-    /// The same as [`Self::count`] for a place of this window.
-    pub(super) fn count_at(&mut self, peers: &WeightedSources, place: usize) {
+    /// A message was accepted from a place of this window. `has_limit`: all workers count it towards the limit of its
+    /// source, too. Without a limit the counts that they share are not touched.
+    pub(super) fn count(&mut self, peers: &WeightedSources, place: usize, has_limit: bool) {
+        if has_limit {
+            self.counts.add(self.window, place);
+        }
         // `WeightedSources::place` returns a place of this array.
         let counter = &mut self.accepted[place];
         if *counter == 0 {
@@ -414,10 +398,10 @@ impl Fairness {
             self.window = window;
             self.active = Active::default();
             self.accepted.fill(0);
-            if self.all_priority > 0 {
+            let [.., priority, _] = std::mem::take(&mut self.by_class);
+            if priority > 0 {
                 self.priority.fill(0);
             }
-            (self.all_priority, self.finishing) = (0, 0);
             let key = self.counts.0.key.derive(window);
             self.keys = [key.mac(b"places"), key.mac(b"places, by")];
         }
@@ -433,6 +417,16 @@ mod tests {
 
     fn source(last: u8) -> IpAddr {
         [192, 0, 2, last].into()
+    }
+
+    fn count(fairness: &mut Fairness, now: Mono, peers: &WeightedSources, source: IpAddr) {
+        let place = fairness.place(now, peers, source);
+        fairness.count(peers, place, false);
+    }
+
+    fn is_below(fairness: &mut Fairness, now: Mono, peers: &WeightedSources, source: IpAddr) -> bool {
+        let place = fairness.place(now, peers, source);
+        fairness.is_below_share(peers, place, PER_SECOND)
     }
 
     fn fairness() -> (Fairness, WeightedSources) {
@@ -452,12 +446,12 @@ mod tests {
         let (mut fairness, peers) = fairness();
         let now = Mono::default().plus_secs(9);
         for _ in 0..3000 {
-            fairness.count(now, &peers, source(1));
+            count(&mut fairness, now, &peers, source(1));
         }
         for last in 2..12 {
-            fairness.count(now, &peers, source(last));
+            count(&mut fairness, now, &peers, source(last));
         }
-        let mut below = |last| fairness.is_below_share(now, (&peers, source(last)), PER_SECOND);
+        let mut below = |last| is_below(&mut fairness, now, &peers, source(last));
         assert!(!below(1));
         assert!(below(2) && below(200));
     }
@@ -466,11 +460,11 @@ mod tests {
     fn a_window_later_nothing_is_remembered() {
         let (mut fairness, peers) = fairness();
         for _ in 0..9000 {
-            fairness.count(Mono(0), &peers, source(1));
+            count(&mut fairness, Mono(0), &peers, source(1));
         }
-        let at = (&peers, source(1));
-        assert!(!fairness.is_below_share(Mono(0), at, PER_SECOND));
-        assert!(fairness.is_below_share(Mono(0).plus(WINDOW), at, PER_SECOND));
+        let mut at = |now| is_below(&mut fairness, now, &peers, source(1));
+        assert!(!at(Mono(0)));
+        assert!(at(Mono(0).plus(WINDOW)));
     }
 
     #[test]
@@ -478,11 +472,11 @@ mod tests {
         let (mut fairness, peers) = fairness();
         for host in 0..9000u16 {
             let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, host);
-            fairness.count(Mono(0), &peers, address.into());
+            count(&mut fairness, Mono(0), &peers, address.into());
         }
         let mut below = |text: &str| {
-            let source = (&peers, text.parse().unwrap());
-            fairness.is_below_share(Mono(0), source, PER_SECOND)
+            let source = text.parse().unwrap();
+            is_below(&mut fairness, Mono(0), &peers, source)
         };
         assert!(!below("2001:db8:0:7::ffff:1"));
         assert!(below("2001:db8:0:8::1"));
@@ -494,17 +488,17 @@ mod tests {
         let now = Mono::default().plus_secs(9);
         for number in 0..2000u32 {
             let forged = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number * 7919);
-            fairness.count(now, &peers, forged.into());
+            count(&mut fairness, now, &peers, forged.into());
         }
         let transport = [203, 0, 113, 7].into();
         let mut served = 0;
-        while fairness.is_below_share(now, (&peers, transport), PER_SECOND) {
-            fairness.count(now, &peers, transport);
+        while is_below(&mut fairness, now, &peers, transport) {
+            count(&mut fairness, now, &peers, transport);
             served += 1;
         }
         // Two thirds of what is shared: weight 2 of 3.
         assert!((2_600..2_700).contains(&served), "{served} of 4,000");
-        assert!(!fairness.is_below_share(now, (&peers, [10, 0, 0, 0].into()), PER_SECOND));
+        assert!(!is_below(&mut fairness, now, &peers, [10, 0, 0, 0].into()));
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub use nonce::{NONCE_LEN, NonceCheck, NonceKeys};
 pub use replay::{NonceUse, Replay};
 pub use server::{Credentials, DigestMismatch, DigestRequest, Outcome, Policy, Server, challenge};
 
+use std::borrow::Cow;
+
 use crate::build::{Builder, Part};
 
 /// What is between the quotes of a quoted string, or the text as it is. Backslashes stay: [`unescaped`] leaves them
@@ -54,6 +56,16 @@ fn unescaped<'a>(text: &'a [u8], mut see: impl FnMut(&'a [u8])) {
         rest = behind;
     }
     see(rest);
+}
+
+/// What stands between quotes, without the backslashes; copied only if there are any.
+fn meaning(quoted: &[u8]) -> Cow<'_, [u8]> {
+    if !quoted.contains(&b'\\') {
+        return Cow::Borrowed(quoted);
+    }
+    let mut text = Vec::with_capacity(quoted.len());
+    unescaped(quoted, |piece| text.extend_from_slice(piece));
+    Cow::Owned(text)
 }
 
 /// Whether what stands between quotes means this text.

@@ -10,6 +10,8 @@
 
 use subtle::ConstantTimeEq as _;
 
+use super::{inside_quotes, meaning};
+use crate::header::Authorization;
 use crate::{HashKey, hex};
 
 const TIME_LEN: usize = 5;
@@ -42,7 +44,7 @@ pub enum NonceCheck {
 ///
 /// Workers and nodes that share them accept each other's nonces. Two are good at a time, so that a rotation sends
 /// nobody away; the second one makes everything from before the first worthless.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct NonceKeys {
     current: HashKey,
     previous: Option<HashKey>,
@@ -81,6 +83,26 @@ impl NonceKeys {
         signed[TIME_LEN..].copy_from_slice(&salt);
         tag.copy_from_slice(&mac(self.current, signed, realm, source).to_be_bytes());
         hex::write(&body, out);
+    }
+
+    /// Whether a value of Authorization or Proxy-Authorization has a valid nonce, which was issued for the realm that it
+    /// names and for this source. Nothing else of it is checked: in an overload, this decides before the request is
+    /// parsed.
+    #[must_use]
+    pub fn has_valid(
+        &self,
+        authorization: &[u8],
+        source: &[u8],
+        now_unix_s: u64,
+        lifetime_s: u64,
+    ) -> bool {
+        let header = Authorization::parse(authorization).filter(Authorization::is_digest);
+        let text = |name: &[u8]| header?.params.get(name).map(inside_quotes);
+        let (Some(nonce), Some(realm)) = (text(b"nonce"), text(b"realm")) else {
+            return false;
+        };
+        let checked = self.check(nonce, &meaning(realm), source, now_unix_s, lifetime_s);
+        matches!(checked, NonceCheck::Valid { .. })
     }
 
     /// Checks a nonce. It is stale after `lifetime_s` seconds; the clock may be set back by as much.
@@ -183,6 +205,36 @@ mod tests {
             check(&keys, &nonce.to_ascii_uppercase(), NOW),
             NonceCheck::Forged
         );
+    }
+
+    #[test]
+    fn credentials_have_a_valid_nonce_only_at_its_source_in_its_time_and_realm() {
+        let keys = NonceKeys::new(HashKey::new([1; 16]));
+        let source = &[192, 0, 2, 1][..];
+        let mut nonce = [0; NONCE_LEN];
+        keys.issue(b"example \"1\"", source, [1; 6], NOW, &mut nonce);
+        let nonce = str::from_utf8(&nonce).unwrap();
+        let realm = "realm=\"example \\\"1\\\"\"";
+        let valid = format!("Digest username=\"x\", {realm},nonce=\"{nonce}\", response=\"0\"");
+        let has = |keys: &NonceKeys, text: &str, source: &[u8], age| {
+            keys.has_valid(text.as_bytes(), source, NOW + age, 300)
+        };
+        assert!(has(&keys, &valid, source, 300));
+        assert!(!has(&keys, &valid, source, 301));
+        assert!(!has(&keys, &valid, &[192, 0, 2, 2], 0));
+        let others = NonceKeys::new(HashKey::new([2; 16]));
+        assert!(!has(&others, &valid, source, 0));
+        for changed in [
+            valid.replace("Digest", "Basic"),
+            valid.replace("example", "other"),
+            valid.replace("nonce=", "cnonce="),
+            valid.replace("realm=", "opaque="),
+            valid.replace(nonce, "00"),
+            "Digest x".to_owned(),
+            String::new(),
+        ] {
+            assert!(!has(&keys, &changed, source, 0), "{changed}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{
-    Algorithm, Ha1, NonceCheck, NonceKeys, NonceUse, Proof, Qop, inside_quotes, means, unescaped,
+    Algorithm, Ha1, NonceCheck, NonceKeys, NonceUse, Proof, Qop, inside_quotes, meaning, means, unescaped,
     write_quoted,
 };
 use crate::Method;
@@ -100,12 +100,7 @@ impl<'a> Credentials<'a> {
     /// The user's name, or its hash if [`Credentials::is_hashed`]; it is copied only if it has backslashes in it.
     #[must_use]
     pub fn name(&self) -> Cow<'a, [u8]> {
-        if !self.username.contains(&b'\\') {
-            return Cow::Borrowed(self.username);
-        }
-        let mut name = Vec::with_capacity(self.username.len());
-        unescaped(self.username, |piece| name.extend_from_slice(piece));
-        Cow::Owned(name)
+        meaning(self.username)
     }
 
     /// Whether they are for this realm.

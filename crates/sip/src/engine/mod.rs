@@ -396,9 +396,9 @@ impl Engine {
         self.controller.pass_on(now, source);
     }
 
-    /// Asks `proof` about requests: in an overload whether their dialog is proven, and at the limit of a source whether
-    /// a node has sent them. Without a proof, only To tags of this engine count: a request with another To tag is new
-    /// work.
+    /// Asks `proof` about requests: in an overload whether their dialog or their nonce is proven, and at the limit of a
+    /// source whether a node has sent them. Without a proof, only To tags of this engine count: a request with another
+    /// To tag, or with credentials, is new work.
     pub fn set_proof(&mut self, proof: Box<dyn RequestProof>) {
         self.proof = Some(proof);
     }

@@ -34,9 +34,8 @@ impl Engine {
         bytes: &'m [u8],
         spans: &'m mut Spans,
     ) -> Received<'m> {
-        let now = now.mono;
         if let Some(connection) = flow.connection {
-            self.connections.touch(now, connection);
+            self.connections.touch(now.mono, connection);
         }
         let mut admitted = false;
         if self.controller.is_overloaded() {
@@ -56,7 +55,7 @@ impl Engine {
         match Message::parse_with(bytes, spans, framing, &self.config.limits) {
             Ok(message) if message.is_request() => self.request_in(now, flow, message, admitted),
             Ok(message) => match verdict::response::check(&message, self.config.rules.element) {
-                Ok((via, is_for_next)) => self.response(now, message, (&via, is_for_next), flow),
+                Ok((via, is_next)) => self.response(now.mono, message, (&via, is_next), flow),
                 Err(reason) => self.drop_message(reason.into()),
             },
             Err(ParseError::Empty) => Received::KeepAlive,
@@ -67,7 +66,7 @@ impl Engine {
     /// Whether a request has priority in an overload: a call to `urn:service:sos`, or what the classifier was told.
     #[must_use]
     pub fn has_priority(&self, message: &Message<'_>) -> bool {
-        let traits = traits(message, Dialog::None);
+        let traits = traits(message);
         self.config.classifier.has_priority(&traits)
     }
 
@@ -75,7 +74,7 @@ impl Engine {
     /// control has accepted it already.
     fn request_in<'m>(
         &mut self,
-        now: Mono,
+        now: Now,
         flow: &Flow,
         message: Message<'m>,
         admitted: bool,
@@ -94,7 +93,7 @@ impl Engine {
         if let Some(slot) = self.servers.find(fingerprint)
             && self.is_its_ack(slot, &message, &via, method)
         {
-            return self.known_request(now, slot, (message, &via), flow);
+            return self.known_request(now.mono, slot, (message, &via), flow);
         }
         if method != Method::Ack {
             self.stats.requests += 1;
@@ -131,7 +130,7 @@ impl Engine {
         if method == Method::Cancel
             && let Some(slot) = self.cancelled_by(&request)
         {
-            return self.cancel_request(now, request, slot);
+            return self.cancel_request(now.mono, request, slot);
         }
         request.origin = self.origin_of(&request.essentials, method);
         if request
@@ -139,7 +138,7 @@ impl Engine {
             .is_some_and(|origin| self.servers.find_related(origin).is_some())
         {
             // A full table leaves it without an answer; it will come again.
-            let _ = self.respond_and_forget(now, &request, &Reply::new(482));
+            let _ = self.respond_and_forget(now.mono, &request, &Reply::new(482));
             return Received::Refused(482);
         }
         if !admitted && self.shed_after_parsing(now, &request) {
@@ -188,25 +187,26 @@ impl Engine {
     }
 
     /// What the scan could not decide: clients of RFC 2543. Without an overload it is only counted.
-    fn shed_after_parsing(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
+    fn shed_after_parsing(&mut self, now: Now, request: &NewRequest<'_>) -> bool {
         let source = request.flow.remote.ip();
-        if self.controller.accepts_all(now, source) {
+        if self.controller.accepts_all(now.mono, source) {
             return false;
         }
         let essentials = &request.essentials;
-        let route = request.message.header(HeaderKind::Route);
+        let first = |kind| request.message.header(kind).map(|header| header.value);
         let fields = ProofFields {
             uri: request.message.request_uri().unwrap_or_default(),
             call_id: essentials.call_id,
             from_tag: essentials.from_tag.unwrap_or_default(),
             to_tag: essentials.to_tag.unwrap_or_default(),
             source: Some(source),
-            route: route.map(|route| route.value).unwrap_or_default(),
+            route: first(HeaderKind::Route).unwrap_or_default(),
+            credentials: [HeaderKind::Authorization, HeaderKind::ProxyAuthorization].map(first),
+            unix_s: now.unix_s,
         };
-        let traits = traits(&request.message, self.dialog_of(&fields));
-        let class = self.config.classifier.classify(&traits);
+        let class = self.class_of(traits(&request.message), &fields);
         let bytes = request.message.as_bytes();
-        let admission = self.admit(now, class, &request.flow, (bytes, &fields));
+        let admission = self.admit(now.mono, class, &request.flow, (bytes, &fields));
         match admission {
             Admission::Accept => false,
             Admission::Drop => {
@@ -481,8 +481,9 @@ impl Engine {
             return controller.admit_from_stream(now, class, source);
         }
         let admission = controller.admit(now, class, source);
-        // The filter lets each To tag pass, because it cannot check it.
-        if class == Class::New && fields.to_tag.is_empty() && Filter::concerns(bytes) {
+        // The filter lets each To tag and all credentials pass, because it cannot check them.
+        let can_filter = fields.to_tag.is_empty() && fields.credentials == [None; 2];
+        if class == Class::New && can_filter && Filter::concerns(bytes) {
             controller.note_filterable(admission);
         }
         admission
@@ -504,8 +505,19 @@ impl Engine {
         }
     }
 
+    /// The class of a request with these traits, and what these fields prove.
+    fn class_of(&self, mut traits: Traits<'_>, fields: &ProofFields<'_>) -> Class {
+        traits.dialog = self.dialog_of(fields);
+        traits.has_fresh_nonce = fields.credentials != [None; 2]
+            && self
+                .proof
+                .as_ref()
+                .is_some_and(|it| it.has_fresh_nonce(fields));
+        self.config.classifier.classify(&traits)
+    }
+
     /// Decides by the scan alone whether a message is shed, after known transactions have been matched.
-    fn shed(&mut self, now: Mono, flow: &Flow, bytes: &[u8]) -> Shed {
+    fn shed(&mut self, now: Now, flow: &Flow, bytes: &[u8]) -> Shed {
         let Ok(scan) = Scan::of(bytes, &self.config.limits) else {
             return Shed::Unknown;
         };
@@ -527,7 +539,7 @@ impl Engine {
         {
             return Shed::Unknown;
         }
-        let mut traits = scanned_traits(&scan);
+        let traits = scanned_traits(&scan);
         let fields = ProofFields {
             uri: traits.uri,
             call_id: scan.valid_call_id().unwrap_or_default(),
@@ -535,10 +547,11 @@ impl Engine {
             to_tag: scan.to_tag().unwrap_or_default(),
             source: Some(flow.remote.ip()),
             route: scan.route.unwrap_or_default(),
+            credentials: scan.credentials,
+            unix_s: now.unix_s,
         };
-        traits.dialog = self.dialog_of(&fields);
-        let class = self.config.classifier.classify(&traits);
-        match self.admit(now, class, flow, (bytes, &fields)) {
+        let class = self.class_of(traits, &fields);
+        match self.admit(now.mono, class, flow, (bytes, &fields)) {
             Admission::Accept => Shed::Admitted,
             Admission::Drop => Shed::Dropped,
             Admission::Refuse { retry_after_s } => {
@@ -595,20 +608,19 @@ fn retry_after(line: &mut [u8; RETRY_AFTER_LEN], seconds: u32) -> &[u8] {
     line.get(..length).unwrap_or_default()
 }
 
-fn traits<'m>(message: &Message<'m>, dialog: Dialog) -> Traits<'m> {
+/// What the request line and the fields of priority say. The other fields may be made up.
+fn traits<'m>(message: &Message<'m>) -> Traits<'m> {
     let first = |kind| message.header(kind).map(|header| header.value);
     Traits {
         method: message.method().map(Method::as_bytes).unwrap_or_default(),
         uri: message.request_uri().unwrap_or_default(),
-        dialog,
-        has_credentials: message.has(HeaderKind::Authorization)
-            || message.has(HeaderKind::ProxyAuthorization),
         priority: first(HeaderKind::Priority),
         resource_priority: first(HeaderKind::ResourcePriority),
+        ..Traits::default()
     }
 }
 
-/// All but the dialog.
+/// The same of a scan.
 fn scanned_traits<'m>(scan: &Scan<'m>) -> Traits<'m> {
     let method = scan.method.map(Method::as_bytes).unwrap_or_default();
     let behind = scan.head().get(method.len() + 1..).unwrap_or_default();
@@ -616,9 +628,8 @@ fn scanned_traits<'m>(scan: &Scan<'m>) -> Traits<'m> {
     Traits {
         method,
         uri: behind.get(..uri_len).unwrap_or_default(),
-        dialog: Dialog::None,
-        has_credentials: scan.has_credentials,
         priority: scan.priority,
         resource_priority: scan.resource_priority,
+        ..Traits::default()
     }
 }

@@ -15,6 +15,14 @@ use crate::verdict::request::CommonHeaders;
 
 /// A request that belongs to no transaction yet. The TU accepts it, answers it, or lets it go, before it hands in the
 /// next message. Accepting and answering consume it, so that it is answered once; its parts can be copied before.
+///
+/// ```compile_fail,E0382
+/// # use hairpin_sip::{Mono, engine::{Engine, NewRequest, Reply}};
+/// fn twice(engine: &mut Engine, now: Mono, request: NewRequest<'_>) {
+///     let _ = engine.answer(now, request, &Reply::new(200));
+///     let _ = engine.answer(now, request, &Reply::new(500));
+/// }
+/// ```
 #[derive(Debug)]
 pub struct NewRequest<'m> {
     /// The request.

@@ -38,8 +38,8 @@ pub struct Scan<'a> {
     pub priority: Option<&'a [u8]>,
     /// The first value of Resource-Priority (RFC 4412): `esnet.0`.
     pub resource_priority: Option<&'a [u8]>,
-    /// Authorization or Proxy-Authorization is there: the second half of a challenge.
-    pub has_credentials: bool,
+    /// The first Authorization and the first Proxy-Authorization field.
+    pub credentials: [Option<&'a [u8]>; 2],
     /// Where the values of the Via fields are.
     vias: ViaPlaces,
     /// Whether a field occurs twice that may occur once, among those above.
@@ -102,7 +102,7 @@ impl<'a> Scan<'a> {
             route: None,
             priority: None,
             resource_priority: None,
-            has_credentials: false,
+            credentials: [None; 2],
             vias: ViaPlaces::default(),
             has_repeated: false,
             error: None,
@@ -141,8 +141,12 @@ impl<'a> Scan<'a> {
             HeaderKind::Route => &mut self.route,
             HeaderKind::Priority => &mut self.priority,
             HeaderKind::ResourcePriority => &mut self.resource_priority,
+            // There is one for each realm (RFC 3261 §22.3).
             HeaderKind::Authorization | HeaderKind::ProxyAuthorization => {
-                self.has_credentials = true;
+                let [own, proxy] = &mut self.credentials;
+                let is_own = line.kind == HeaderKind::Authorization;
+                let place = if is_own { own } else { proxy };
+                *place = place.or(bytes.get(line.value_start..line.value_end));
                 return;
             }
             _ => return,

@@ -162,7 +162,7 @@ fn a_to_tag_counts_only_with_its_mac_and_a_made_up_one_is_new_work() {
     }
 }
 
-/// Recognizes the requests of its dialogs by a Route that names the Call-ID.
+/// Recognizes the requests of its dialogs by a Route that names the Call-ID, and its nonces by a word.
 #[derive(Debug)]
 struct TokenProof;
 
@@ -171,6 +171,12 @@ impl RequestProof for TokenProof {
         let user = [b"<sip:of.", request.call_id].concat();
         assert!(!request.to_tag.is_empty());
         request.route.starts_with(&user)
+    }
+
+    fn has_fresh_nonce(&self, request: &ProofFields<'_>) -> bool {
+        assert_eq!(request.unix_s, 1_700_000_000);
+        assert!(request.source.is_some());
+        request.credentials.contains(&Some(b"Digest ours"))
     }
 
     fn is_of_cluster(&self, request: &ProofFields<'_>) -> bool {
@@ -266,8 +272,10 @@ fn dialogs_and_second_halves_of_challenges_outlast_new_work() {
         number += 1;
         assert!(number < 10_000);
     }
-    let credentials =
-        |m: String| m.replace("Max-Forwards", "Authorization: Digest x\r\nMax-Forwards");
+    let credentials = |field: &str| {
+        let fields = format!("{field}\r\nMax-Forwards");
+        move |m: String| m.replace("Max-Forwards", &fields)
+    };
     let emergency = |m: String| m.replace("sip:bob@192.0.2.2 SIP", "urn:service:sos SIP");
     // Of a dialog that the TU knows.
     world.uas().engine.set_proof(Box::new(TokenProof));
@@ -275,14 +283,31 @@ fn dialogs_and_second_halves_of_challenges_outlast_new_work() {
     assert_eq!(incoming(&mut world, &info), "request INFO");
     let info = message("INFO", 5, in_dialog("x"));
     assert_eq!(incoming(&mut world, &info), "Refused(503)");
-    let register = message("REGISTER", 2, credentials);
-    assert_eq!(incoming(&mut world, &register), "request REGISTER");
+    for (number, field, expected) in [
+        (20, "Authorization: Digest ours", "request REGISTER"),
+        (21, "Proxy-Authorization: Digest ours", "request REGISTER"),
+        // Anybody can make them up.
+        (22, "Authorization: Digest x", "Refused(503)"),
+        (23, "Proxy-Authorization: Digest x", "Refused(503)"),
+    ] {
+        let register = message("REGISTER", number, credentials(field));
+        assert_eq!(incoming(&mut world, &register), expected, "{field}");
+    }
     let sos = message("INVITE", 3, emergency);
     assert_eq!(incoming(&mut world, &sos), "request INVITE");
     // A client of RFC 2543 is no exception.
-    let old = |m: String| m.replace(";branch=z9hG4bKc4", "");
-    let old = message("OPTIONS", 4, old);
-    assert_eq!(incoming(&mut world, &old), "Refused(503)");
+    for (number, extra, expected) in [
+        (4, "", "Refused(503)"),
+        (6, "Authorization: Digest x\r\n", "Refused(503)"),
+        (7, "Authorization: Digest ours\r\n", "request OPTIONS"),
+    ] {
+        let old = message("OPTIONS", number, |m| {
+            let branch = format!(";branch=z9hG4bKc{number}");
+            let fields = format!("{extra}Max-Forwards");
+            m.replace(&branch, "").replace("Max-Forwards", &fields)
+        });
+        assert_eq!(incoming(&mut world, &old), expected, "{extra}");
+    }
 }
 
 #[test]

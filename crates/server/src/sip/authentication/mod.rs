@@ -16,7 +16,7 @@ mod realm;
 mod users;
 
 pub(crate) use nonce_counts::UsedCounts;
-pub(super) use realm::{COMMON, RealmKey};
+pub(super) use realm::{COMMON, NONCE_LIFETIME_S, RealmKey};
 
 use super::Secrets;
 use super::bans::{Bans, Failed};
@@ -372,7 +372,7 @@ impl DigestAuthenticator {
 /// After an upgrade the new process has the secret key of the old one, but not the counts of nonces that were used. With
 /// one key for both, credentials that somebody has seen would work once more. With two keys, nonces of the other process
 /// are stale (RFC 7616 §3.3), and a client needs one more round trip.
-fn nonce_keys(key: HashKey, run: u32) -> NonceKeys {
+pub(super) fn nonce_keys(key: HashKey, run: u32) -> NonceKeys {
     let key = key.derive(u64::from_le_bytes(*b"nonces.."));
     NonceKeys::new(key.derive(run.into()))
 }
@@ -402,7 +402,7 @@ fn rejection_of(outcome: Outcome) -> Rejection {
 }
 
 /// The bytes of an address.
-fn octets(ip: IpAddr, place: &mut [u8; 16]) -> &[u8] {
+pub(super) fn octets(ip: IpAddr, place: &mut [u8; 16]) -> &[u8] {
     match ip {
         IpAddr::V4(v4) => {
             place[..4].copy_from_slice(&v4.octets());

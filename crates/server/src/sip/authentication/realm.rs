@@ -13,7 +13,7 @@ use stun::PasswordAlgorithm;
 use turn::server::credentials::Credentials as KeySource;
 
 /// RFC 7616 §3.3 leaves it open; long enough for a client to ask its user, short enough to be of little use to others.
-const NONCE_LIFETIME_S: u64 = 600;
+pub(in crate::sip) const NONCE_LIFETIME_S: u64 = 600;
 
 /// The place of a realm among those of a [`DigestAuthenticator`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

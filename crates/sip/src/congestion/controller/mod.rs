@@ -325,18 +325,10 @@ impl Controller {
             if self.is_at_limit(place) {
                 return false;
             }
-            self.fairness.count_at(&self.peers, place);
-            self.count_for_limit(now, source);
+            self.count_at(place);
         }
         self.offered = self.offered.saturating_add(1);
         true
-    }
-
-    /// Workers share these counts, so without a limit they are not touched.
-    fn count_for_limit(&mut self, now: Mono, source: IpAddr) {
-        if self.config.per_source > 0 {
-            self.fairness.count_for_limit(now, &self.peers, source);
-        }
     }
 
     /// A request that was accepted goes to another worker, which counts it again.
@@ -415,20 +407,29 @@ impl Controller {
     }
 
     fn decide(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
-        let per_second = self.service_time.per_second();
-        let from = (&self.peers, source);
-        let (class, has_share) = self.fairness.bounded_class(now, class, from, per_second);
-        if !self.is_refused(now, (class, has_share), source) {
-            if class == Class::Priority {
-                self.offered = self.offered.saturating_add(1);
-            } else {
-                self.count_accepted(now, source);
-            }
-            self.fairness.count_class(class, &self.peers, source);
-            return Admission::Accept;
-        }
         self.offered = self.offered.saturating_add(1);
-        self.refusal()
+        let per_second = self.service_time.per_second();
+        let place = self.fairness.place(now, &self.peers, source);
+        let Some(class) = self.fairness.bounded_class(now, class, place, per_second) else {
+            // It displaces nothing, because it is refused before anything else.
+            return match self.percent > RAMPS[0].0 {
+                true => self.refusal(),
+                false => Admission::Accept,
+            };
+        };
+        // A source below its share is treated like the next class.
+        if self.is_on_ramp(class as usize)
+            && (!self.fairness.is_below_share(&self.peers, place, per_second)
+                || self.is_on_ramp(class as usize + 1))
+        {
+            return self.refusal();
+        }
+        self.fairness.count_class(class, place);
+        // Otherwise forged sources of emergency calls would make the shares of others smaller.
+        if class != Class::Priority {
+            self.count_at(place);
+        }
+        Admission::Accept
     }
 
     fn refusal(&mut self) -> Admission {
@@ -443,23 +444,15 @@ impl Controller {
     /// A request was accepted: its source is counted.
     pub fn count_accepted(&mut self, now: Mono, source: IpAddr) {
         self.offered = self.offered.saturating_add(1);
-        if self.config.enabled {
-            self.fairness.count(now, &self.peers, source);
-            self.count_for_limit(now, source);
-        }
+        let place = self.fairness.place(now, &self.peers, source);
+        self.count_at(place);
     }
 
-    /// A source below its share is treated like the next class.
-    fn is_refused(&mut self, now: Mono, (class, has_share): (Class, bool), source: IpAddr) -> bool {
-        if !self.is_on_ramp(class as usize) {
-            return false;
+    fn count_at(&mut self, place: usize) {
+        if self.config.enabled {
+            let has_limit = self.config.per_source > 0;
+            self.fairness.count(&self.peers, place, has_limit);
         }
-        if !has_share {
-            return true;
-        }
-        let from = (&self.peers, source);
-        let per_second = self.service_time.per_second();
-        !self.fairness.is_below_share(now, from, per_second) || self.is_on_ramp(class as usize + 1)
     }
 
     /// Whether the dice, at this wait, fall against a class.
