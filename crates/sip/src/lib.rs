@@ -37,8 +37,7 @@
 //! # When not to use it
 //!
 //! - You want a server and no program: use `hairpin`, which has a registrar, a proxy and trunks by configuration.
-//! - You need media, session descriptions, PRACK (RFC 3262) or session timers of user agents (RFC 4028): the crate does
-//!   not have them.
+//! - You need media, session descriptions or session timers of user agents (RFC 4028): the crate does not have them.
 #![forbid(unsafe_code)]
 
 pub mod agent;

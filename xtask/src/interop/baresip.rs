@@ -181,18 +181,22 @@ impl Phone {
 
     /// Waits for an event of this type, and removes it. Other events stay for later calls.
     pub(super) fn take(&mut self, kind: &str) -> Result<Value> {
-        let deadline = Instant::now() + LIMIT;
+        let event = self.take_within(kind, LIMIT)?;
+        event.with_context(|| format!("no {kind}: {}", self.process.tail()))
+    }
+
+    /// The same, for at most this time. `None` if there is no such event.
+    pub(super) fn take_within(&mut self, kind: &str, limit: Duration) -> Result<Option<Value>> {
+        let deadline = Instant::now() + limit;
         loop {
             let place = self.events.iter().position(|event| event["type"] == kind);
             if let Some(event) = place.and_then(|place| self.events.remove(place)) {
-                return Ok(event);
+                return Ok(Some(event));
             }
             self.process.assert_running()?;
-            ensure!(
-                Instant::now() < deadline,
-                "no {kind}: {}",
-                self.process.tail()
-            );
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
             self.read()?;
         }
     }

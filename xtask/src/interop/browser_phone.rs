@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::baresip;
 use super::certificate::Certificate;
+use super::console::Console;
 use super::domain::{Domain, PASSWORD};
 use super::packages;
 use super::server::free_ports;
@@ -18,9 +19,12 @@ use super::web_server::WebServer;
 use super::webdriver::{Browser, Tab};
 use crate::tally::Tally;
 
-/// In pages, except for the last one, which is a phone over UDP.
-const USERS: [&str; 5] = ["alice", "bob", "carol", "dave", "erin"];
+/// In pages, except for the last three.
+const USERS: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "frank"];
+/// baresip over UDP.
 const PLAIN: &str = "dave";
+/// PJSIP over TCP.
+const PJSIP: &str = "frank";
 /// Over UDP, too, with ICE and DTLS-SRTP.
 const WEBRTC: &str = "erin";
 const SECRET: &str = "a secret of the phones in the browser";
@@ -72,9 +76,9 @@ pub(crate) fn install(sources: &Path, tools: &Path) -> Result<std::path::PathBuf
 /// Runs all cases.
 pub(crate) fn run(
     binary: &Path,
-    logs: &Path,
+    (root, logs): (&Path, &Path),
     certificate: &Certificate,
-    pages: &Path,
+    [pages, pjsua2]: [&Path; 2],
 ) -> Result<Tally> {
     let web = WebServer::start(pages, logs)?;
     let browser = Browser::start_with(logs, &FAKE_MEDIA, |home| certificate.trust_in(home))?;
@@ -104,6 +108,19 @@ pub(crate) fn run(
     }
     let desk_phones = desk_phones(logs, &bench, &mut tally);
     tally.record("baresip registers beside phones in pages", &desk_phones);
+    let pjsip = super::desk_phones::pjsip((root, logs), pjsua2, PJSIP, bench.domain.port);
+    let mut calls = |name: &str, outcome: Result<String>| {
+        tally.record(&format!("JsSIP in Chromium: {name}"), &outcome);
+    };
+    match pjsip {
+        Ok(mut pjsip) => {
+            let outcome = bench.called_by_pjsip(&mut pjsip);
+            calls("PJSIP without SRTP that calls gets 488", outcome);
+            let outcome = bench.calls_without_srtp(PJSIP);
+            calls("a call to PJSIP without SRTP gets 488", outcome);
+        }
+        Err(error) => calls("PJSIP registers beside phones in pages", Err(error)),
+    }
     let outcome = bench.stop();
     tally.record("JsSIP in Chromium: phones unregister", &outcome);
     let outcome = bench.domain.finish();
@@ -120,7 +137,10 @@ fn desk_phones(logs: &Path, bench: &Bench<'_>, tally: &mut Tally) -> Result<Stri
     let name = "JsSIP in Chromium: a phone without DTLS-SRTP that calls gets 488";
     tally.record(name, &bench.called_by_plain(plain));
     let name = "JsSIP in Chromium: a call to a phone without DTLS-SRTP gets 488";
-    tally.record(name, &bench.calls_plain(plain));
+    let outcome = plain
+        .forget()
+        .and_then(|()| bench.calls_without_srtp(PLAIN));
+    tally.record(name, &outcome);
     // Its ICE skips loopback addresses, so that it requires the address that the server sees.
     let parameters = format!(
         ";mediaenc=dtls_srtp;medianat=ice;stunserver=\"stun:127.0.0.1:{}\"",
@@ -396,11 +416,23 @@ impl<'a> Bench<'a> {
         Ok(reason.to_owned())
     }
 
-    fn calls_plain(&self, plain: &mut baresip::Phone) -> Result<String> {
+    fn called_by_pjsip(&self, pjsip: &mut Console) -> Result<String> {
         let alice = &self.phones[0];
         alice.ask("forget", json!([]))?;
-        plain.forget()?;
-        alice.ask("call", json!(["sip:dave@example.org"]))?;
+        pjsip.forget();
+        pjsip.command("dial sip:alice@example.org")?;
+        let incoming = alice.wait("incoming")?;
+        ensure!(incoming["from"] == "sip:frank@example.org", "{incoming}");
+        alice.ask("answer", json!([]))?;
+        let code = pjsip.take("ended ")?;
+        ensure!(code == "488", "it ended with {code}");
+        Ok(code)
+    }
+
+    fn calls_without_srtp(&self, user: &str) -> Result<String> {
+        let alice = &self.phones[0];
+        alice.ask("forget", json!([]))?;
+        alice.ask("call", json!([format!("sip:{user}@example.org")]))?;
         let failed = alice.wait("failed")?;
         ensure!(failed["code"] == 488, "{failed}");
         Ok("488".to_owned())

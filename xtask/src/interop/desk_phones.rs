@@ -6,6 +6,8 @@
 //! | Linphone | Debian's `linphone-daemon`, the same |
 //! | baresip | its module `ctrl_tcp` |
 //!
+//! SIPp calls each of them, and is called by each. It sends no media.
+//!
 //! Events of two calls of a phone, as in a transfer, come in any order. So a step waits for its own event, and events
 //! of other steps stay until these steps look for them.
 
@@ -21,7 +23,9 @@ use super::console::Console;
 use super::domain::{Domain, PASSWORD};
 use super::packages;
 use super::server::free_ports;
+use super::sip::free_port;
 use super::sip_media::wave;
+use super::sip_proxy::{Bench, Call, Way};
 use crate::process;
 use crate::tally::Tally;
 use crate::workspace;
@@ -29,6 +33,8 @@ use crate::workspace;
 /// How long an event may take to come.
 const LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
+/// After this time, no BYE comes by itself after a transfer.
+const LEAVES: Duration = Duration::from_secs(5);
 
 /// One call of a phone at a time, except for a transfer: then the latest call is meant.
 trait Phone {
@@ -71,6 +77,10 @@ trait Phone {
     fn end_all(&mut self) -> Result<()>;
     /// Waits for the end of a call. Returns the code of a refusal, if it can tell.
     fn ended(&mut self) -> Result<Option<u16>>;
+    /// Waits for the end of its call with the phone that has sent it elsewhere.
+    fn is_left(&mut self) -> Result<()> {
+        self.ended().map(drop)
+    }
 }
 
 /// Whether a phone can tell that audio has come.
@@ -84,14 +94,18 @@ enum Hears {
 pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let tools = workspace::target_dir(root).join("tools");
     let pjsua2 = &packages::python("pjsua2", &root.join("interop"), &tools)?;
-    let users = ["alice", "bob", "carol"].map(str::to_owned);
+    let users = ["alice", "bob", "carol", SIPP].map(str::to_owned);
     // baresip 1.0 knows MD5 alone, and refuses to read further than the first challenge.
     let more = "digest_algorithms = [\"MD5\"]\n";
     let mut domain = Domain::start(binary, logs, "desk-phones", &users, ["", more])?;
     let mut tally = Tally::default();
     let mut phones = Vec::new();
     for (name, phone) in [
-        ("PJSIP", pjsip(root, logs, pjsua2, domain.port)),
+        (
+            "PJSIP",
+            pjsip((root, logs), pjsua2, "alice", domain.port)
+                .map(|console| Box::new(Pjsip(console)) as Box<dyn Phone>),
+        ),
         ("Linphone", linphone(logs, domain.port)),
         ("baresip", bare(logs, domain.port)),
     ] {
@@ -134,12 +148,94 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
             }
         }
     }
+    let bench = Bench {
+        registrar: domain.address(),
+        sources: root.join("interop/sip-proxy"),
+        logs,
+    };
+    for phone in &mut phones {
+        beside_sipp(&bench, &mut **phone, &mut tally);
+    }
     drop(phones);
     tally.record(
         "the server of the desk phones stops when asked",
         &domain.finish(),
     );
     Ok(tally)
+}
+
+/// The user of SIPp.
+const SIPP: &str = "sipp";
+
+const SIPP_WAY: Way = Way {
+    name: "UDP",
+    caller: "udp",
+    callee: "udp",
+    loses: false,
+    calls: 1,
+    cases: 1,
+};
+
+/// Calls between SIPp and a phone.
+fn beside_sipp(bench: &Bench<'_>, phone: &mut dyn Phone, tally: &mut Tally) {
+    let name = phone.name();
+    for (what, outcome) in [
+        (
+            format!("SIPp calls {name}, with a second INVITE"),
+            called_by_sipp(bench, phone),
+        ),
+        (
+            format!("{name} calls SIPp, which hangs up"),
+            calls_sipp(bench, phone),
+        ),
+    ] {
+        if outcome.is_err() {
+            // There may be no call.
+            let _ = phone.end_all();
+        }
+        tally.record(&what, &outcome);
+    }
+}
+
+fn called_by_sipp(bench: &Bench<'_>, phone: &mut dyn Phone) -> Result<String> {
+    phone.forget()?;
+    let name = format!("sipp-calls-{}", phone.user());
+    let call = Call {
+        name: &name,
+        target: &uri(phone.user()),
+        to: bench.registrar,
+    };
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| bench.caller(&call, ("caller-hangs-up", 0), vec![], &SIPP_WAY));
+        let answered = phone
+            .rings()
+            .and_then(|()| phone.answer())
+            .and_then(|()| phone.is_established())
+            .and_then(|()| phone.ended());
+        let outcome = caller.join();
+        let outcome = outcome.unwrap_or_else(|_| Err(anyhow::anyhow!("it panicked")))?;
+        answered?;
+        Ok(outcome)
+    })
+}
+
+fn calls_sipp(bench: &Bench<'_>, phone: &mut dyn Phone) -> Result<String> {
+    phone.forget()?;
+    let name = format!("sipp-called-by-{}", phone.user());
+    let call = Call {
+        name: &name,
+        target: &uri(SIPP),
+        to: bench.registrar,
+    };
+    let port = free_port()?;
+    let role = ("callee-hangs-up", 0);
+    let sipp = bench.callee(&call, role, &name, &SIPP_WAY, port)?;
+    bench.register(SIPP, &name, &SIPP_WAY, port)?;
+    phone.dial(call.target)?;
+    phone.is_established()?;
+    phone.ended()?;
+    super::sip_proxy::ended_well("SIPp", &mut { sipp })?;
+    Ok("established and ended".to_owned())
 }
 
 /// Who calls, who is called, and whom a call is transferred to.
@@ -213,8 +309,7 @@ impl Trio<'_> {
         self.third.is_established()?;
         self.called.is_established()?;
         self.caller.leaves(self.called.reports())?;
-        // Its call with the caller.
-        self.called.ended()?;
+        self.called.is_left()?;
         let heard = hear([self.called, self.third])?;
         self.third.hang_up()?;
         self.third.ended()?;
@@ -247,20 +342,26 @@ fn hear(phones: [&mut dyn Phone; 2]) -> Result<String> {
 
 struct Pjsip(Console);
 
-/// Starts a phone of alice, which registers.
-fn pjsip(root: &Path, logs: &Path, pjsua2: &Path, port: u16) -> Result<Box<dyn Phone>> {
+/// Starts a phone of this user, which registers over TCP.
+pub(super) fn pjsip(
+    (root, logs): (&Path, &Path),
+    pjsua2: &Path,
+    user: &str,
+    port: u16,
+) -> Result<Console> {
     let mut command = process::command("python3");
     command
         .env("PYTHONPATH", pjsua2)
         .arg(root.join("interop/pjsua2/phone.py"))
-        .args(["--user", "alice", "--password", PASSWORD])
+        .args(["--user", user, "--password", PASSWORD])
         .args(["--server", &format!("127.0.0.1:{port}")])
         .args(["--transport", "tcp", "--log"])
-        .arg(logs.join("desk-pjsip-log.log"));
-    let mut console = Console::start("PJSIP", command, logs.join("desk-pjsip.log"))?;
+        .arg(logs.join(format!("desk-pjsip-{user}-log.log")));
+    let log = logs.join(format!("desk-pjsip-{user}.log"));
+    let mut console = Console::start("PJSIP", command, log)?;
     let code = console.wait("registered ")?;
     ensure!(code == "200", "its REGISTER is answered {code}");
-    Ok(Box::new(Pjsip(console)))
+    Ok(console)
 }
 
 impl Phone for Pjsip {
@@ -526,8 +627,19 @@ impl Phone for Linphone {
     }
 
     fn leaves(&mut self, _is_told: bool) -> Result<()> {
-        // It hangs up by itself.
-        self.ended().map(drop)
+        // It hangs up by itself when the last NOTIFY has come, but not each time. A person would press the button.
+        let deadline = Instant::now() + LEAVES;
+        while Instant::now() < deadline {
+            self.read()?;
+            let is_it =
+                |(state, call): &(String, String)| state == "Released" && *call == self.call;
+            if self.events.iter().any(is_it) {
+                return self.wait("Released");
+            }
+            sleep(POLL);
+        }
+        self.hang_up()?;
+        self.wait("Released")
     }
 
     /// The Subscription-State of its last NOTIFY is malformed, and PJSIP ignores it.
@@ -651,6 +763,11 @@ impl Phone for baresip::Phone {
 
     fn end_all(&mut self) -> Result<()> {
         self.command("hangupall", "")
+    }
+
+    /// It hangs up by itself if no BYE has come, and then it has no event.
+    fn is_left(&mut self) -> Result<()> {
+        self.take_within("CALL_CLOSED", LEAVES).map(drop)
     }
 
     fn ended(&mut self) -> Result<Option<u16>> {

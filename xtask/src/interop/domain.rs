@@ -25,7 +25,7 @@ pub(super) struct Domain {
 
 impl Domain {
     /// Starts the server with these users. The texts are the first lines of its configuration file and the end of
-    /// `[sip]`.
+    /// `[sip]`. `OWN_PORT` in them stands for the port of the server.
     pub(super) fn start(
         binary: &Path,
         logs: &Path,
@@ -89,7 +89,8 @@ impl Domain {
             "{first}\n[auth]\nrealm = \"example.org\"\nusers = [{}]\n\n[sip]\nlisten = [\"{address}:{port}\"]\n{more}\n\
              [[sip.domain]]\nname = \"example.org\"\naliases = [\"{address}\"]\n",
             users.join(", ")
-        );
+        )
+        .replace("OWN_PORT", &port.to_string());
         let config = logs.join(format!("{name}.toml"));
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
         let log = logs.join(format!("{name}.log"));

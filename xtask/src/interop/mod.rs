@@ -18,6 +18,9 @@
 //! - [`sip_peers`], with Kamailio as a registrar beside hairpin, PJSIP and baresip as their phones: calls both ways,
 //!   re-INVITEs and BYE of either side.
 //! - [`trunk_states`], with SIPp and Kamailio as trunks: probes with hysteresis, slow start, Retry-After.
+//! - [`trunk_wire`], with SIPp as trunks: the same and RFC 7339, by the messages that the trunks have seen.
+//! - [`trunk_line`], with Kamailio as a registrar that wants a digest for everything: hairpin registers there, SIPp
+//!   calls in both directions.
 //! - [`sip_trace`], with sngrep and tshark: the messages of a call by HEP and pcap.
 //! - [`sip_phones`], with baresip: phones that register and call each other, also after a restart, with a second phone
 //!   that is dead.
@@ -78,7 +81,9 @@ mod sip_tls;
 mod sip_trace;
 mod sip_trunk;
 mod stun;
+mod trunk_line;
 mod trunk_states;
+mod trunk_wire;
 mod web_server;
 mod webdriver;
 mod wrtc;
@@ -127,6 +132,8 @@ enum Client {
     SipTrunk,
     SipPeers,
     TrunkStates,
+    TrunkWire,
+    TrunkLine,
     SipTrace,
     SipPhones,
     DeskPhones,
@@ -227,12 +234,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own, and what each tries.
-const APART: [(Client, &str); 19] = [
+const APART: [(Client, &str); 21] = [
     (Client::Sip, "SIP"),
     (Client::SipProxy, "SIP through the proxy"),
     (Client::SipTrunk, "SIP with a trunk"),
     (Client::SipPeers, "SIP beside Kamailio"),
     (Client::TrunkStates, "SIP trunks that come and go"),
+    (Client::TrunkWire, "SIP trunks that ask for less"),
+    (Client::TrunkLine, "a SIP trunk with a registration"),
     (Client::SipTrace, "a SIP call as sngrep and tshark see it"),
     (Client::SipPhones, "phones that call each other"),
     (Client::DeskPhones, "desk phones of three projects"),
@@ -307,6 +316,8 @@ impl Apart<'_> {
             Client::SipTrunk => sip_trunk::run(binary, root, logs),
             Client::SipPeers => sip_peers::run(binary, root, logs),
             Client::TrunkStates => trunk_states::run(binary, root, logs),
+            Client::TrunkWire => trunk_wire::run(binary, root, logs),
+            Client::TrunkLine => trunk_line::run(binary, root, logs),
             Client::SipTrace => sip_trace::run(binary, root, logs),
             Client::SipPhones => sip_phones::run(binary, logs),
             Client::DeskPhones => desk_phones::run(binary, root, logs),
@@ -320,7 +331,9 @@ impl Apart<'_> {
             }
             Client::BrowserPhone => {
                 let pages = browser_phone::install(&sources, &tools)?;
-                browser_phone::run(binary, logs, certificate, &pages)
+                let pjsua2 = packages::python("pjsua2", &sources, &tools)?;
+                let programs = [&*pages, &*pjsua2];
+                browser_phone::run(binary, (root, logs), certificate, programs)
             }
             Client::LivePage => {
                 let axe = live_page::install(&sources, &tools)?;

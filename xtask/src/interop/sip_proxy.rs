@@ -105,6 +105,15 @@ const CASES: [Case; 8] = [
     ),
 ];
 
+/// A call with a reliable provisional response, over the transports of [`PRACK_WAYS`].
+const PRACK: Case = case(
+    "calls with a reliable 183 and PRACK",
+    ("caller-pracks", 0),
+    &[("callee-pracked", 0)],
+);
+
+const PRACK_WAYS: [(&str, &str); 3] = [("udp", "udp"), ("tcp", "tcp"), ("udp", "tcp")];
+
 /// How the two sides reach the proxy.
 #[derive(Clone, Copy)]
 pub(super) struct Way {
@@ -170,7 +179,11 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
         .iter()
         .enumerate()
         .flat_map(|(way, w)| (0..w.cases).map(move |case| user(way, case)));
-    let users: Vec<String> = std::iter::once(CALLER.to_owned()).chain(callees).collect();
+    let pracked = (0..PRACK_WAYS.len()).map(|way| user(way, CASES.len()));
+    let users = std::iter::once(CALLER.to_owned())
+        .chain(callees)
+        .chain(pracked);
+    let users: Vec<String> = users.collect();
     // SIPp 3.6 answers the first challenge, and knows MD5 alone.
     let more = "digest_algorithms = [\"MD5\"]\n";
     let mut domain = Domain::start(binary, logs, "sip-proxy", &users, ["", more])?;
@@ -200,6 +213,19 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
         for (case, outcome) in CASES.iter().zip(&outcomes) {
             tally.record(&format!("SIPp: {} over {}", case.name, way.name), outcome);
         }
+    }
+    for (number, (caller, callee)) in PRACK_WAYS.into_iter().enumerate() {
+        let way = Way {
+            name: "",
+            caller,
+            callee,
+            loses: false,
+            calls: 40,
+            cases: 1,
+        };
+        let outcome = bench.case(&PRACK, &way, &user(number, CASES.len()));
+        let name = format!("SIPp: {} from {caller} to {callee}", PRACK.name);
+        tally.record(&name, &outcome);
     }
     tally.record("the SIP proxy stops when asked", &domain.finish());
     Ok(tally)
@@ -397,7 +423,7 @@ pub(super) fn wait_until_taken(process: &mut Process, port: u16, transport: &str
 }
 
 /// SIPp's exit status is 0 if no call has failed.
-fn ended_well(who: &str, process: &mut Process) -> Result<()> {
+pub(super) fn ended_well(who: &str, process: &mut Process) -> Result<()> {
     match process.wait(LIMIT)? {
         Ended::Exited(status) if status.success() => Ok(()),
         Ended::Exited(status) => anyhow::bail!("{who} ended with {status}: {}", process.tail()),

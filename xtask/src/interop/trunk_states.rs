@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -47,12 +47,17 @@ const PLAIN: Answers = Answers {
     lines: "Server: SIPp",
 };
 
+/// What `hairpin sip trunks` says of a server with this control socket.
+pub(super) struct States<'a> {
+    pub(super) binary: &'a Path,
+    pub(super) socket: PathBuf,
+}
+
 /// A server with the two trunks, in this order.
 struct Trunks<'a> {
     bench: Bench<'a>,
-    binary: &'a Path,
+    states: States<'a>,
     domain: Domain,
-    socket: std::path::PathBuf,
     sipp: u16,
     kamailio: u16,
 }
@@ -81,9 +86,8 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
             sources: root.join("interop/sip-proxy"),
             logs,
         },
-        binary,
+        states: States { binary, socket },
         domain,
-        socket,
         sipp,
         kamailio,
     };
@@ -104,6 +108,46 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let finished = trunks.domain.finish();
     tally.record("the SIP proxy with two trunks stops when asked", &finished);
     Ok(tally)
+}
+
+impl States<'_> {
+    /// A trunk as `hairpin sip trunks` shows it.
+    pub(super) fn trunk(&self, name: &str) -> Result<Value> {
+        let mut command = Command::new(self.binary);
+        command.args(["sip", "trunks", "--json", "--socket"]);
+        let output = command.arg(&self.socket).output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let trunks: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
+        let mut trunks = trunks?.into_iter();
+        let found = trunks.find(|trunk| trunk["name"] == name);
+        found.with_context(|| format!("no trunk {name} in {text}"))
+    }
+
+    pub(super) fn state(&self, name: &str) -> Result<String> {
+        let trunk = self.trunk(name)?;
+        let state = trunk["addresses"][0]["state"].as_str();
+        Ok(state.context("a trunk without a state")?.to_owned())
+    }
+
+    /// Waits for this state, and returns the states before it, each once.
+    pub(super) fn states_until(&self, name: &str, last: &str) -> Result<Vec<String>> {
+        let deadline = Instant::now() + LIMIT;
+        let mut states: Vec<String> = Vec::new();
+        loop {
+            let state = self.state(name)?;
+            if state == last {
+                return Ok(states);
+            }
+            if states.last() != Some(&state) {
+                states.push(state);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "{name} is not {last}: {states:?}"
+            );
+            sleep(STEP);
+        }
+    }
 }
 
 impl Trunks<'_> {
@@ -130,44 +174,6 @@ impl Trunks<'_> {
         start_kamailio(&self.bench, name, &WAY, (self.kamailio, next))
     }
 
-    /// A trunk as `hairpin sip trunks` shows it.
-    fn trunk(&self, name: &str) -> Result<Value> {
-        let mut command = Command::new(self.binary);
-        command.args(["sip", "trunks", "--json", "--socket"]);
-        let output = command.arg(&self.socket).output()?;
-        let text = String::from_utf8(output.stdout)?;
-        let trunks: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
-        let mut trunks = trunks?.into_iter();
-        let found = trunks.find(|trunk| trunk["name"] == name);
-        found.with_context(|| format!("no trunk {name} in {text}"))
-    }
-
-    fn state(&self, name: &str) -> Result<String> {
-        let trunk = self.trunk(name)?;
-        let state = trunk["addresses"][0]["state"].as_str();
-        Ok(state.context("a trunk without a state")?.to_owned())
-    }
-
-    /// Waits for this state, and returns the states before it, each once.
-    fn states_until(&self, name: &str, last: &str) -> Result<Vec<String>> {
-        let deadline = Instant::now() + LIMIT;
-        let mut states: Vec<String> = Vec::new();
-        loop {
-            let state = self.state(name)?;
-            if state == last {
-                return Ok(states);
-            }
-            if states.last() != Some(&state) {
-                states.push(state);
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "{name} is not {last}: {states:?}"
-            );
-            sleep(STEP);
-        }
-    }
-
     /// Stops a trunk that is up, and starts it again.
     fn restarted(
         &self,
@@ -175,11 +181,11 @@ impl Trunks<'_> {
         mut trunk: Process,
         start: impl Fn() -> Result<Process>,
     ) -> Result<String> {
-        self.states_until(name, "up")?;
+        self.states.states_until(name, "up")?;
         let begun = Instant::now();
         trunk.stop(Duration::from_secs(2))?;
         drop(trunk);
-        let before = self.states_until(name, "down")?;
+        let before = self.states.states_until(name, "down")?;
         let down = begun.elapsed();
         ensure!(before == ["up"], "before it was down, it was {before:?}");
         // Two probes, of which the first may come at once.
@@ -189,7 +195,7 @@ impl Trunks<'_> {
         );
         let begun = Instant::now();
         let _trunk = start()?;
-        let slow = self.states_until(name, "slow_start")?;
+        let slow = self.states.states_until(name, "slow_start")?;
         let back = begun.elapsed();
         ensure!(
             slow == ["down", "probing"],
@@ -197,13 +203,13 @@ impl Trunks<'_> {
         );
         // Three probes.
         ensure!(back > Duration::from_millis(1_700), "back after {back:?}");
-        let share = self.trunk(name)?["addresses"][0]["share"].as_f64();
+        let share = self.states.trunk(name)?["addresses"][0]["share"].as_f64();
         ensure!(
             share.is_some_and(|share| share < 1.0),
             "its share is {share:?}"
         );
         let begun = Instant::now();
-        let up = self.states_until(name, "up")?;
+        let up = self.states.states_until(name, "up")?;
         ensure!(up == ["slow_start"], "before it was up, it was {up:?}");
         let grown = begun.elapsed();
         ensure!(grown > Duration::from_secs(1), "slow start took {grown:?}");
@@ -250,7 +256,12 @@ impl Trunks<'_> {
     }
 
     fn requests(&self) -> Result<BTreeMap<&'static str, u64>> {
-        let count = |name| Ok((name, self.trunk(name)?["requests"].as_u64().unwrap_or(0)));
+        let count = |name| {
+            Ok((
+                name,
+                self.states.trunk(name)?["requests"].as_u64().unwrap_or(0),
+            ))
+        };
         ["sipp", "kamailio"].into_iter().map(count).collect()
     }
 
@@ -264,7 +275,7 @@ impl Trunks<'_> {
         let _sipp = self.start_sipp("retry-after", &answers)?;
         let _kamailio = self.start_kamailio("retry-after", port)?;
         for trunk in ["sipp", "kamailio"] {
-            self.states_until(trunk, "up")?;
+            self.states.states_until(trunk, "up")?;
         }
         // A probe has told what there is to tell.
         sleep(Duration::from_millis(1_500));
@@ -272,12 +283,12 @@ impl Trunks<'_> {
         let first = self.call("retry-after", port)?;
         ensure!(first["sipp"] >= 1, "nothing was refused: {first:?}");
         ensure!(first["kamailio"] >= u64::from(CALLS), "{first:?}");
-        let error = self.trunk("sipp")?["addresses"][0]["last_error"].clone();
+        let error = self.states.trunk("sipp")?["addresses"][0]["last_error"].clone();
         ensure!(error == "503", "the last error is {error}");
-        let state = self.state("sipp")?;
+        let state = self.states.state("sipp")?;
         ensure!(state == "paused", "after the 503 it is {state}");
         let second = self.call("retry-after-again", port)?;
-        let state = self.state("sipp")?;
+        let state = self.states.state("sipp")?;
         ensure!(
             state == "paused",
             "it is {state} after {:?}: the calls took longer than the pause",
@@ -288,7 +299,7 @@ impl Trunks<'_> {
             "calls came in the pause: {second:?} after {first:?}"
         );
         ensure!(second["kamailio"] >= u64::from(CALLS), "{second:?}");
-        let states = self.states_until("sipp", "up")?;
+        let states = self.states.states_until("sipp", "up")?;
         ensure!(
             states == ["paused", "slow_start"],
             "before it was up, it was {states:?}"

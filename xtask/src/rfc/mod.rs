@@ -27,10 +27,20 @@ const PAGE: &str = "docs/rfc-coverage.md";
 /// Which RFCs the page is about; others may be cited too.
 const TITLES: &[(u32, &str)] = &[
     (3261, "SIP: Session Initiation Protocol"),
+    (
+        3262,
+        "Reliability of Provisional Responses in the Session Initiation Protocol (SIP)",
+    ),
     (3263, "Locating SIP Servers"),
+    (
+        3325,
+        "Private Extensions to SIP for Asserted Identity within Trusted Networks",
+    ),
     (3327, "Path Extension Header Field for SIP"),
     (3581, "Symmetric Response Routing"),
     (3608, "Service-Route Extension Header Field for SIP"),
+    (3680, "A SIP Event Package for Registrations"),
+    (4028, "Session Timers in SIP"),
     (
         4320,
         "Actions Addressing Issues with SIP's Non-INVITE Transaction",

@@ -59,9 +59,12 @@ const fn sip(number: u32, sections: &'static [&'static str]) -> Rfc {
 }
 
 /// The RFCs of the table.
-const RFCS: [Rfc; 17] = [
+const RFCS: [Rfc; 20] = [
     sip(3261, &["10", "16"]),
+    sip(3325, &[]),
     sip(3327, &[]),
+    sip(3680, &[]),
+    sip(4028, &[]),
     sip(5393, &[]),
     sip(5626, &[]),
     sip(5627, &[]),

@@ -29,8 +29,8 @@ const NUMBER: usize = 4;
 /// The place of the first limit of calls from a trunk in [`CALL_REFUSALS`].
 const FROM_TRUNK: usize = 5;
 
-/// Lines per second and worker about calls that the proxy refuses before it has tried a target. Anyone can send such
-/// calls.
+/// Lines per second and worker about calls that the proxy refuses before it has tried a target, and as many about calls
+/// that exceed a limit. Anyone can send the former; a trunk or a user with many calls can send the latter.
 const REFUSED_LINES: u32 = 100;
 
 /// How many lines about calls in progress the server writes at a time when it ends. It pauses between them, because the
@@ -62,6 +62,7 @@ pub(super) struct CallControl {
     limits_trunks: bool,
     reporter: Reporter,
     refused_lines: Lines,
+    limit_lines: Lines,
     pub(super) refused: [u64; CALL_REFUSALS.len()],
 }
 
@@ -74,6 +75,7 @@ impl CallControl {
             numbers: Numbers::new(&settings.forbidden_prefixes, &settings.allowed_prefixes),
             settings,
             refused_lines: Lines::default(),
+            limit_lines: Lines::default(),
             limits_trunks: sip_config
                 .settings
                 .trunks
@@ -92,6 +94,7 @@ impl CallControl {
         *self = CallControl {
             refused: self.refused,
             refused_lines: self.refused_lines,
+            limit_lines: self.limit_lines,
             ..CallControl::new(self.shared.clone(), sip_config)
         };
     }
@@ -171,14 +174,7 @@ impl CallControl {
     fn admits_line(&mut self, now: Mono, record: &CallRecord) -> bool {
         let line = record.line(now);
         let is_refusal = line.tried == 0 && line.code >= 300;
-        match is_refusal.then(|| self.refused_lines.admit(now)) {
-            Some(None) => return false,
-            Some(Some(left_out)) if left_out > 0 => {
-                tracing::warn!(lines = left_out, "lines about refused calls were left out");
-            }
-            _ => {}
-        }
-        true
+        !is_refusal || self.refused_lines.may_write(now)
     }
 
     /// The server ends: writes the log lines of all calls in progress. These are the ones that are not answered.
@@ -255,7 +251,7 @@ impl CallControl {
             return Ok(Vec::new());
         };
         if call.is_forbidden(&self.numbers) {
-            return Err(self.refuse(user, NUMBER, Denied::Number));
+            return Err(self.refuse(now, user, NUMBER, Denied::Number));
         }
         if !self.is_limited() || call.message.method() != Some(Method::Invite) {
             return Ok(Vec::new());
@@ -265,12 +261,12 @@ impl CallControl {
         // The limits per user do not apply to a trunk, because a trunk carries the calls of many callers.
         if call.user.is_some() {
             let users = self.shared.users.begin(now, &user.into(), per_user);
-            tickets.push(users.map_err(|exceeded| self.exceeded(user, 0, exceeded))?);
+            tickets.push(users.map_err(|exceeded| self.exceeded(now, user, 0, exceeded))?);
         }
         if per_domain.is_set() {
             let domain = self.domain_of(user, from).into();
             let domains = self.shared.domains.begin(now, &domain, per_domain);
-            tickets.push(domains.map_err(|exceeded| self.exceeded(user, 2, exceeded))?);
+            tickets.push(domains.map_err(|exceeded| self.exceeded(now, user, 2, exceeded))?);
         }
         Ok(tickets)
     }
@@ -285,23 +281,30 @@ impl CallControl {
         }
     }
 
-    fn exceeded(&mut self, user: &[u8], first: usize, exceeded: Exceeded) -> Denied {
+    fn exceeded(&mut self, now: Mono, user: &[u8], first: usize, exceeded: Exceeded) -> Denied {
         let (place, denied) = match exceeded {
             Exceeded::Concurrent => (first, Denied::Concurrent),
             Exceeded::Rate => (first + 1, Denied::Rate),
         };
-        self.refuse(user, place, denied)
+        self.refuse(now, user, place, denied)
     }
 
     /// A trunk has sent more calls than its limits allow.
-    pub(super) fn exceeded_by_trunk(&mut self, trunk: &[u8], exceeded: Exceeded) -> Denied {
-        self.exceeded(trunk, FROM_TRUNK, exceeded)
+    pub(super) fn exceeded_by_trunk(
+        &mut self,
+        now: Mono,
+        trunk: &[u8],
+        exceeded: Exceeded,
+    ) -> Denied {
+        self.exceeded(now, trunk, FROM_TRUNK, exceeded)
     }
 
-    fn refuse(&mut self, user: &[u8], place: usize, denied: Denied) -> Denied {
+    fn refuse(&mut self, now: Mono, user: &[u8], place: usize, denied: Denied) -> Denied {
         self.refused[place] += 1;
-        let (user, limit) = (String::from_utf8_lossy(user), CALL_REFUSALS[place]);
-        tracing::info!(?user, limit, "call refused");
+        if self.limit_lines.may_write(now) {
+            let (user, limit) = (String::from_utf8_lossy(user), CALL_REFUSALS[place]);
+            tracing::info!(?user, limit, "call refused");
+        }
         denied
     }
 
@@ -364,6 +367,15 @@ struct Lines {
 }
 
 impl Lines {
+    /// The same as [`Lines::admit`]. Logs how many lines were left out.
+    fn may_write(&mut self, now: Mono) -> bool {
+        let admitted = self.admit(now);
+        if let Some(left_out) = admitted.filter(|left_out| *left_out > 0) {
+            tracing::warn!(lines = left_out, "lines about refused calls were left out");
+        }
+        admitted.is_some()
+    }
+
     /// Whether one more line may be written. If so, returns how many lines were left out since the last one.
     fn admit(&mut self, now: Mono) -> Option<u64> {
         let second = now.0 / 1_000_000_000;
@@ -392,5 +404,53 @@ mod tests {
         assert_eq!(lines.admit(at(1_999)), None);
         assert_eq!(lines.admit(at(2_000)), Some(901));
         assert_eq!(lines.admit(at(2_001)), Some(0));
+    }
+
+    /// What is logged on this thread.
+    #[derive(Clone, Default)]
+    struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("the log").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_trunk_that_sends_too_many_calls_does_not_fill_the_log() {
+        let mut calls = CallControl {
+            shared: Arc::default(),
+            settings: CallSettings::default(),
+            numbers: Numbers::new(&[], &[]),
+            first_domain: Box::default(),
+            limits_trunks: true,
+            reporter: Reporter::default(),
+            refused_lines: Lines::default(),
+            limit_lines: Lines::default(),
+            refused: [0; CALL_REFUSALS.len()],
+        };
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for ms in 1_000..2_001 {
+                let now = Mono(ms * 1_000_000);
+                calls.exceeded_by_trunk(now, b"carrier", Exceeded::Rate);
+            }
+        });
+        let text = log.0.lock().expect("the log").clone();
+        let text = String::from_utf8(text).expect("text");
+        let of_calls = text.lines().filter(|line| line.contains("call refused "));
+        assert_eq!(of_calls.count(), REFUSED_LINES as usize + 1, "{text}");
+        assert!(text.contains("left out lines=900"), "{text}");
+        assert_eq!(calls.refused[FROM_TRUNK + 1], 1_001);
     }
 }

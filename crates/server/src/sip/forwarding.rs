@@ -277,7 +277,7 @@ impl ServerPolicy<'_> {
         let admitted = health.admit_from(limit, self.calls.follows_dialogs(), now);
         admitted.map_err(|exceeded| {
             self.calls
-                .exceeded_by_trunk(trunk.name.as_bytes(), exceeded)
+                .exceeded_by_trunk(now, trunk.name.as_bytes(), exceeded)
         })
     }
 

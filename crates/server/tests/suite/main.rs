@@ -50,6 +50,7 @@ mod sip_flow_failure;
 mod sip_flow_timer;
 mod sip_forwards;
 mod sip_half_closed;
+mod sip_keep_alives;
 mod sip_moved;
 mod sip_names;
 mod sip_network_errors;

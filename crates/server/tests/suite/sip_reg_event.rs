@@ -268,14 +268,20 @@ fn a_registration_that_expires_and_a_subscription_that_expires_say_so() {
     );
     let notify = notified(&mut watcher, &subscription);
     shows_change(&notify, "2", "terminated", "terminated expired", &[]);
-    // Who asks for no time fetches the state.
-    let (subscription, notify) = subscribe(&mut watcher, "fetch", 0);
-    assert_eq!(
-        value(&notify, "Subscription-State"),
-        "terminated;reason=timeout"
-    );
-    shows(&notify, "0", "full init", &[]);
-    assert!(subscription.to.contains(";tag="));
+    // Who asks for no time fetches the state of all contacts.
+    for (place, call) in ["r2", "r3"].into_iter().enumerate() {
+        let mut other = Phone::tcp(&server, "user0");
+        register_for(&mut other, call, 1, 60);
+        notified(&mut watcher, &subscription);
+        let (fetch, notify) = subscribe(&mut watcher, &format!("fetch{place}"), 0);
+        assert_eq!(
+            value(&notify, "Subscription-State"),
+            "terminated;reason=timeout"
+        );
+        let contacts = vec!["active registered"; place + 1];
+        shows(&notify, "0", "full active", &contacts);
+        assert!(fetch.to.contains(";tag="));
+    }
 }
 
 #[test]

@@ -166,7 +166,11 @@ impl Proxy {
         let caller = caller.map_or_else(ElementHashes::default, |remote| {
             ElementHashes::at(calls_key, remote)
         });
-        let other_user = context.branches.get(branch).and_then(|it| it.other_user);
+        let forwarded = context
+            .branches
+            .get(branch)
+            .and_then(|it| it.forwarded.as_ref());
+        let other_user = forwarded.and_then(|it| it.user);
         if let Some(phone) = other_user.and_then(|user| self.phone_behind(message, user)) {
             return match phone {
                 (phone, true) => Sides::to_phone(tag, &phone),

@@ -283,11 +283,14 @@ impl Proxy {
             };
             note_attempt(stack, context, branch, failure);
         }
-        let hop = context.branches.get(branch).and_then(|it| it.hop);
-        let target = match (&hop, &context.aor) {
-            (Some(hop), _) => stack.policy.trunk_name(hop),
-            (None, Some(aor)) => aor.as_bytes(),
-            (None, None) => b"",
+        let branch = context.branches.get(branch);
+        let hop = branch.and_then(|it| it.hop);
+        let forwarded = branch.and_then(|it| it.forwarded.as_ref());
+        let target = match (&hop, forwarded, &context.aor) {
+            (Some(hop), ..) => stack.policy.trunk_name(hop),
+            (None, Some(forwarded), _) => &forwarded.name,
+            (None, None, Some(aor)) => aor.as_bytes(),
+            (None, None, None) => b"",
         };
         let is_best = code < 300 || context.best.is_beaten_by(code);
         if let Some(record) = context.admitted.record().filter(|_| is_best) {

@@ -15,7 +15,7 @@ use super::media::{BranchMedia, CallMedia, Relaying};
 use super::moved::KnownPhone;
 use super::push::PushWait;
 use super::sender::Sender;
-use super::target::Target;
+use super::target::{Forwarded, Target};
 use crate::flow::FlowId;
 use crate::routes::Hop;
 use crate::{Aor, AorKey};
@@ -81,8 +81,8 @@ pub(super) struct Branch {
     pub(super) hop: Option<Hop>,
     /// It went to another node of the cluster.
     pub(super) is_node: bool,
-    /// It went to this server itself, for another user: the key of that address of record.
-    pub(super) other_user: Option<AorKey>,
+    /// It is for another user or for a URI elsewhere, because the called user has not taken the call.
+    pub(super) forwarded: Option<Box<Forwarded>>,
     /// It went to a binding with a flow: to a phone.
     pub(super) is_phone: bool,
     /// If it is an INVITE to another node: when that must have responded.
@@ -115,7 +115,7 @@ impl Branch {
             hop: target.hop,
             media: None,
             is_node: target.is_node,
-            other_user: target.other_user,
+            forwarded: target.forwarded.clone(),
             is_phone: target.is_phone(),
             node_until: None,
             is_heard: false,

@@ -15,7 +15,7 @@ use super::best::Best;
 use super::context::{Context, ContextKey};
 use super::policy::Policy;
 use super::request::ReceivedRequest;
-use super::target::Target;
+use super::target::{Forwarded, Target};
 use super::uris::request_uri;
 use super::{Proxy, Refusal, Stack, alias};
 use crate::Aor;
@@ -64,10 +64,9 @@ pub(super) fn targets(
         Decision::Trunks(steps) => steps.into_iter().map(Target::step).collect(),
         Decision::Local(uri) => user_here(&uri, (from, aor), policy).into_iter().collect(),
         Decision::NoRoute if is_elsewhere(&uri, policy) => {
-            vec![Target::uri(
-                &request_uri(&uri),
-                AllowedDestination::Anywhere,
-            )]
+            let mut target = Target::uri(&request_uri(&uri), AllowedDestination::Anywhere);
+            target.forwarded = Some(Box::new(Forwarded::elsewhere(&uri)));
+            vec![target]
         }
         Decision::NoRoute => user_here(&uri, (from, aor), policy).into_iter().collect(),
         _ => Vec::new(),
@@ -97,7 +96,10 @@ fn user_here(
     let hop = policy.own_hop()?;
     let listener = policy.listener_at(hop.address);
     let mut target = Target::node(&request_uri(uri), &hop, from);
-    target.other_user = policy.phone_key(&named);
+    target.forwarded = Some(Box::new(Forwarded {
+        name: named.as_bytes().into(),
+        user: policy.phone_key(&named),
+    }));
     target.from = listener.map(|listener| SendFrom {
         listener,
         local: None,

@@ -424,8 +424,10 @@ impl Proxy {
             Err(refusal) => refusal,
         };
         self.stats.refused += 1;
-        let why = (refusal.code, refusal.reason);
-        self.record_refusal(now, stack.policy, received, why);
+        if !refusal.is_for_node {
+            let why = (refusal.code, refusal.reason);
+            self.record_refusal(now, stack.policy, received, why);
+        }
         self.bye_refused(now, stack.policy, received);
         let lines = std::mem::take(&mut self.lines);
         self.answer(now.mono, stack, key, &refusal.reply_with(&lines));
@@ -560,8 +562,10 @@ impl Proxy {
     ) -> Handled<'m> {
         self.stats.refused += 1;
         let received = (&{ request.message }, &from.flow);
-        let why = (refusal.code, refusal.reason);
-        self.record_refusal(now, stack.policy, received, why);
+        if !refusal.is_for_node {
+            let why = (refusal.code, refusal.reason);
+            self.record_refusal(now, stack.policy, received, why);
+        }
         self.bye_refused(now, stack.policy, received);
         // What cannot be answered is sent again.
         let _ = stack

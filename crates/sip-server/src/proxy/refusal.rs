@@ -13,6 +13,8 @@ pub(super) struct Refusal {
     pub(super) lines: &'static [u8],
     /// They are in the proxy's `lines`.
     pub(super) has_lines: bool,
+    /// The request is a copy that a node has sent. That node has the record of the call.
+    pub(super) is_for_node: bool,
 }
 
 impl Refusal {
@@ -22,6 +24,7 @@ impl Refusal {
             reason,
             lines: b"",
             has_lines: false,
+            is_for_node: false,
         }
     }
 

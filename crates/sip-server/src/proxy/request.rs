@@ -163,7 +163,11 @@ impl Proxy {
             false => self.sender_in_dialog(message, &routed, &from.flow),
         };
         if routed.is_from_node && !within {
-            return self.decide_for_node(&asked, policy, (routed, breadth));
+            let decision = self.decide_for_node(&asked, policy, (routed, breadth));
+            return decision.map_err(|refusal| Refusal {
+                is_for_node: true,
+                ..refusal
+            });
         }
         if within && routed.is_gruu(&*policy) && !routed.is_to_node {
             return Ok(

@@ -22,6 +22,36 @@ use crate::routes::{Hop, Next, Step};
 /// RFC 3261 §20.10: a contact without `q` is as good as any.
 const FULL_Q: u16 = 1000;
 
+/// Where a call goes that a user has not taken.
+#[derive(Clone, Debug)]
+pub(super) struct Forwarded {
+    /// The address of record of another user here, or the user and the host of a URI elsewhere. The record of the call
+    /// has it.
+    pub(super) name: Box<[u8]>,
+    /// The key of the address of record, if it is that of another user here.
+    pub(super) user: Option<AorKey>,
+}
+
+impl Forwarded {
+    /// To a URI elsewhere. A password in the URI is left out.
+    pub(super) fn elsewhere(uri: &[u8]) -> Forwarded {
+        let uri = uri.splitn(2, |byte| *byte == b':').last();
+        let uri = uri.unwrap_or_default();
+        let until = |bytes: &[u8], ends: &[u8]| {
+            let end = bytes.iter().position(|byte| ends.contains(byte));
+            bytes[..end.unwrap_or(bytes.len())].to_vec()
+        };
+        let name = match uri.iter().position(|byte| *byte == b'@') {
+            Some(at) => [until(&uri[..at], b":"), until(&uri[at..], b";?")].concat(),
+            None => until(uri, b";?"),
+        };
+        Forwarded {
+            name: name.into(),
+            user: None,
+        }
+    }
+}
+
 /// One target.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
@@ -54,8 +84,8 @@ pub(super) struct Target {
     pub(super) hop: Option<Hop>,
     /// The credentials that answer a challenge of the trunk: a header line; empty if there was none.
     pub(super) credentials: Box<[u8]>,
-    /// A call is forwarded to another user of this server: the key of that user's address of record, if it is known.
-    pub(super) other_user: Option<AorKey>,
+    /// A call is forwarded there.
+    pub(super) forwarded: Option<Box<Forwarded>>,
     /// The header line Diversion, if a call goes on from another user; else empty.
     pub(super) diversion: Box<[u8]>,
 }
@@ -79,7 +109,7 @@ impl Target {
             next_hop: None,
             hop: None,
             credentials: Box::default(),
-            other_user: None,
+            forwarded: None,
             diversion: Box::default(),
         }
     }

@@ -204,6 +204,28 @@ mod tests {
     }
 
     #[test]
+    fn a_document_has_one_registration_with_all_attributes_rfc3680_5_1() {
+        let head = "<?xml version=\"1.0\"?>\r\n<reginfo xmlns=\"urn:ietf:params:xml:ns:reginfo\" \
+                    xmlns:gr=\"urn:ietf:params:xml:ns:gruuinfo\" version=\"0\" state=\"full\">\r\n";
+        let contact = |id: u32, uri: &str| {
+            format!(
+                "    <contact id=\"c{id}\" state=\"active\" event=\"registered\" duration-registered=\"0\" \
+                 expires=\"60\" cseq=\"1\" callid=\"c\">\r\n      <uri>{uri}</uri>\r\n    </contact>\r\n"
+            )
+        };
+        let expected = format!(
+            "{head}  <registration aor=\"sip:al%20ice@example.com\" id=\"r1\" state=\"active\">\r\n{}{}  \
+             </registration>\r\n</reginfo>\r\n",
+            contact(1, "sip:plain@192.0.2.1"),
+            contact(2, "sip:one@192.0.2.1"),
+        );
+        assert_eq!(document("", "sip", false), expected);
+        // The registration has the same id in a later document.
+        let ended = document("", "sip", true);
+        assert!(ended.contains("id=\"r1\" state=\"terminated\""), "{ended}");
+    }
+
+    #[test]
     fn a_contact_with_an_instance_has_its_public_gruu_rfc5627_5_5() {
         for (scheme, instance, escaped) in [
             ("sip", "urn:uuid:1", "urn:uuid:1"),

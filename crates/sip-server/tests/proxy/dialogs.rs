@@ -47,6 +47,42 @@ fn ack_bye_and_reinvite_go_by_their_routes_both_ways() {
 }
 
 #[test]
+fn a_prack_goes_by_the_routes_of_the_reliable_response_rfc3262_4() {
+    for transport in [Transport::Udp, Transport::Tcp] {
+        let mut world = World::new();
+        let mut contact = Contact::at(&format!("sip:bob@{}", address(UAS)));
+        contact.flow = Some(World::datagrams_of(UAS));
+        world.policy().bind("bob", &contact);
+        let reliable = "Require: 100rel\r\nRSeq: 7\r\n".to_owned();
+        world.nodes[UAS].script.invite = vec![(50, 183, reliable), (2_000, 200, String::new())];
+        let lines = format!("{ALICE}Supported: 100rel\r\n");
+        let invite = request("INVITE", "sip:bob@example.com", 1, &lines);
+        world.send(UAC, transport, &invite);
+        world.run_until(500);
+        assert_eq!(value(invite_of(&world), "Supported"), Some("100rel"));
+        let ringing = world.last(UAC).to_owned();
+        assert!(ringing.starts_with("SIP/2.0 183 "), "{ringing}");
+        let both = ["Require", "RSeq"].map(|name| value(&ringing, name));
+        assert_eq!(both, [Some("100rel"), Some("7")]);
+        // No credentials: the routes prove the dialog.
+        let rack = "RAck: 7 1 INVITE\r\nContent-Length";
+        let prack = in_dialog(&ringing, "PRACK").replace("Content-Length", rack);
+        world.send(UAC, transport, &prack);
+        world.run_until(1_000);
+        assert_eq!(world.heard(UAS), ["INVITE", "PRACK"]);
+        assert_eq!(value(world.last(UAS), "RAck"), Some("7 1 INVITE"));
+        assert_eq!(world.heard(UAC), ["183 INVITE", "200 PRACK"]);
+        world.run_until(3_000);
+        assert_eq!(world.heard(UAC)[2..], ["200 INVITE"]);
+        assert_eq!(world.heard(UAS)[2..], ["ACK"]);
+        world.in_dialog(UAC, "BYE");
+        world.run_until(4_000);
+        assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
+        world.nothing_is_left();
+    }
+}
+
+#[test]
 fn credentials_for_this_proxy_are_consumed_within_a_dialog_too_rfc3261_22_3() {
     let mut world = World::new();
     call(&mut world, Transport::Udp);

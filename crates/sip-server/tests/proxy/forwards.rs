@@ -197,6 +197,57 @@ fn a_call_goes_on_to_another_user_here_and_counts_once() {
     world.nothing_is_left();
 }
 
+/// Ends the call of alice, and returns the records of all calls.
+fn records_at_the_end(world: &mut World) -> Vec<String> {
+    world.in_dialog(UAC, "BYE");
+    let until = world.ms() + 1_000;
+    world.run_until(until);
+    std::mem::take(&mut world.policy().ended_calls)
+}
+
+#[test]
+fn the_record_of_a_call_names_whom_it_has_reached() {
+    let recorded = |mut world: World| {
+        let calls = CallPolicy {
+            records: true,
+            ..CallPolicy::default()
+        };
+        world.policy().calls = Some(calls);
+        world
+    };
+    // Bob is busy, and carol takes the call. The pass of the server to itself has no record.
+    let mut world = recorded(to_another_user());
+    call_bob(&mut world, 2_000);
+    let line = "200 alice>carol@example.com rang true answered true tried 2 by caller";
+    assert_eq!(records_at_the_end(&mut world), [line]);
+    // Carol is busy, too.
+    let mut world = recorded(to_another_user());
+    world.nodes[UAS + 3].script = answers(&[(50, 486)]);
+    call_bob(&mut world, 2_000);
+    let line = "486 alice>bob@example.com rang false answered false tried 2 by called";
+    assert_eq!(world.policy().ended_calls, [line]);
+    // Carol has no phone: the server refuses its own copy, and the call has one record.
+    let mut world = recorded(to_another_user());
+    let carol = b"carol@example.com".to_vec();
+    world.policy().bindings.insert(carol, Vec::new());
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["486 INVITE"]);
+    let line = "486 alice>bob@example.com rang false answered false tried 2 by called";
+    assert_eq!(world.policy().ended_calls, [line]);
+    // A voicemail server elsewhere, and a trunk.
+    let mut world = recorded(forwarding(true));
+    world.nodes[UAS].script = answers(&[(50, 486)]);
+    call_bob(&mut world, 2_000);
+    let name = format!("vm-bob@{}", address(UAS + 1));
+    let line = format!("200 alice>{name} rang false answered true tried 2 by caller");
+    assert_eq!(records_at_the_end(&mut world), [line]);
+    let mut world = recorded(forwarding(true));
+    world.nodes[UAS].script = answers(&[(50, 480)]);
+    call_bob(&mut world, 2_000);
+    let line = "200 alice>a rang true answered true tried 2 by caller";
+    assert_eq!(records_at_the_end(&mut world), [line]);
+}
+
 #[test]
 fn a_call_goes_on_to_one_user_only_and_not_in_circles() {
     let mut world = to_another_user();

@@ -24,11 +24,8 @@ fn bob() -> World {
 #[test]
 fn identity_of_an_untrusted_sender_is_replaced_by_the_authenticated_one_rfc3325_5() {
     let mut world = bob();
-    let got = forwarded(
-        &mut world,
-        "sip:bob@example.com",
-        &format!("{ALICE}{CLAIM}"),
-    );
+    let claims = format!("{ALICE}{CLAIM}P-Asserted-Identity: <tel:+4930123>\r\n");
+    let got = forwarded(&mut world, "sip:bob@example.com", &claims);
     assert_eq!(
         values(&got, "P-Asserted-Identity"),
         ["<sip:alice@example.com>"]
@@ -38,13 +35,25 @@ fn identity_of_an_untrusted_sender_is_replaced_by_the_authenticated_one_rfc3325_
 
 #[test]
 fn identity_asserted_by_a_trunk_stays() {
-    let mut world = bob();
-    world.policy().trunks.insert(address(UAC).ip());
-    let got = forwarded(&mut world, "sip:bob@example.com", CLAIM);
-    assert_eq!(
-        values(&got, "P-Asserted-Identity"),
-        ["<sip:ceo@example.com>"]
-    );
+    let both = format!("{CLAIM}P-Asserted-Identity: <tel:+4930123>\r\n");
+    for (privacy, identities) in [
+        ("", &["<sip:ceo@example.com>", "<tel:+4930123>"][..]),
+        (
+            "Privacy: none\r\n",
+            &["<sip:ceo@example.com>", "<tel:+4930123>"],
+        ),
+        // RFC 3325 §7: all values are removed.
+        ("Privacy: id\r\n", &[]),
+    ] {
+        let mut world = bob();
+        world.policy().trunks.insert(address(UAC).ip());
+        let got = forwarded(
+            &mut world,
+            "sip:bob@example.com",
+            &format!("{both}{privacy}"),
+        );
+        assert_eq!(values(&got, "P-Asserted-Identity"), identities, "{privacy}");
+    }
 }
 
 #[test]

@@ -384,7 +384,9 @@ impl Node {
         let ok = ok.unwrap();
         // The routes are those of the first (RFC 3261 §12.1.2).
         let first = self.texts.iter().find(|text| {
-            text.starts_with("SIP/2.0 2") && value(text, "Call-ID") == value(ok, "Call-ID")
+            text.starts_with("SIP/2.0 2")
+                && value(text, "Call-ID") == value(ok, "Call-ID")
+                && value(text, "CSeq").unwrap().ends_with("INVITE")
         });
         let mut bytes = with_routes(ok, method, first.unwrap());
         if method == "ACK" && !self.ack_sdp.is_empty() {

@@ -4,6 +4,7 @@ use super::dialog::Dialog;
 use super::draft::{Content, RealmName, check_lines};
 use super::event::{CallError, CallKey, EndCause, Event, RequestId};
 use super::registration::reason_of;
+use super::reliable::Progress;
 use super::{Ended, Purpose, UserAgent};
 use crate::congestion::Class;
 use crate::dispatch::Failure;
@@ -48,10 +49,12 @@ pub(super) struct Call {
     /// The INVITE of ours whose 2xx the program acknowledges, because it has the offer: a number of a pending request.
     pub(super) unacknowledged: Option<u64>,
     pub(super) realms: Vec<RealmName>,
+    /// Its reliable provisional responses, if it is incoming.
+    pub(super) progress: Progress,
 }
 
 impl Call {
-    pub(super) const fn new(state: State, local_tag: Vec<u8>, dialog: Option<Dialog>) -> Call {
+    pub(super) fn new(state: State, local_tag: Vec<u8>, dialog: Option<Dialog>) -> Call {
         Call {
             state,
             local_tag,
@@ -64,7 +67,13 @@ impl Call {
             answered: None,
             unacknowledged: None,
             realms: Vec::new(),
+            progress: Progress::default(),
         }
+    }
+
+    /// Of our last request.
+    pub(super) const fn cseq(&self) -> u32 {
+        self.cseq
     }
 
     pub(super) const fn next_cseq(&mut self) -> u32 {
@@ -219,7 +228,8 @@ impl UserAgent {
     /// with its line end. [`Event::Response`] follows. A 408 or 481 within a call ends the call (RFC 3261 §12.2.1.2).
     ///
     /// # Errors
-    /// [`CallError`]; nothing was sent then. ACK, BYE, CANCEL, INVITE and REGISTER are [`CallError::OutOfPlace`].
+    /// [`CallError`]; nothing was sent then. ACK, BYE, CANCEL, INVITE, PRACK and REGISTER are
+    /// [`CallError::OutOfPlace`].
     pub fn request(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -228,7 +238,10 @@ impl UserAgent {
         lines: &[u8],
         content: Content,
     ) -> Result<RequestId, CallError> {
-        if matches!(method, "ACK" | "BYE" | "CANCEL" | "INVITE" | "REGISTER") {
+        if matches!(
+            method,
+            "ACK" | "BYE" | "CANCEL" | "INVITE" | "PRACK" | "REGISTER"
+        ) {
             return Err(CallError::OutOfPlace);
         }
         content.check()?;

@@ -2,6 +2,7 @@
 
 use super::authenticator::Credentials;
 use super::draft::Draft;
+use super::reliable::OPTION;
 use crate::uri::{SipUri, Uri};
 use crate::verdict::{Element, Rules};
 use crate::{Host, Method};
@@ -20,6 +21,20 @@ pub const RULES: Rules<'static> = Rules {
     schemes: &["sip", "sips"],
     extensions: &[],
     bodies: &["application/sdp"],
+};
+
+/// The same with reliable provisional responses (RFC 3262): the extension `100rel`, and PRACK.
+pub const RULES_WITH_100REL: Rules<'static> = Rules {
+    methods: &[
+        Method::Invite,
+        Method::Ack,
+        Method::Bye,
+        Method::Cancel,
+        Method::Options,
+        Method::Prack,
+    ],
+    extensions: &[OPTION],
+    ..RULES
 };
 
 /// Why a configuration cannot be used.
@@ -100,6 +115,11 @@ impl Config {
             Some(text) => Err(ConfigError::LineEnd(text.clone())),
             None => Ok(()),
         }
+    }
+
+    /// Whether it sends and acknowledges reliable provisional responses.
+    pub(super) fn has_100rel(&self) -> bool {
+        self.rules.extensions.contains(&OPTION)
     }
 
     /// The URI that a REGISTER is for: the registrar, or the domain of the address of record (RFC 3261 §10.2).

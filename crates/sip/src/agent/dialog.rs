@@ -17,6 +17,12 @@ pub(super) struct Dialog {
     target: Vec<u8>,
     /// Of the last request of the peer.
     remote_cseq: Option<u32>,
+    /// The number of the last reliable provisional response in it (RFC 3262 §4).
+    pub(super) rseq: Option<u32>,
+    /// That response has an offer, and the program has not answered it.
+    pub(super) has_offered: bool,
+    /// Such an offer is answered, so the 2xx has none.
+    pub(super) is_settled: bool,
 }
 
 /// The values of Record-Route in their order. Those of a malformed field are missing.
@@ -58,6 +64,9 @@ impl Dialog {
             // A provisional response may have no Contact.
             target: contact(response).unwrap_or_else(|| invite.uri.clone()),
             remote_cseq: None,
+            rseq: None,
+            has_offered: false,
+            is_settled: false,
         };
         Some((dialog, is_whole))
     }
@@ -78,6 +87,9 @@ impl Dialog {
             routes: record_routes(invite),
             target: contact(invite)?,
             remote_cseq: Some(invite.cseq().ok()?.number),
+            rseq: None,
+            has_offered: false,
+            is_settled: false,
         })
     }
 

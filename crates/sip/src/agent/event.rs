@@ -94,8 +94,9 @@ pub enum EndCause {
     /// There was no response.
     #[error(transparent)]
     NoResponse(Failure),
-    /// No ACK has come for the 2xx of this side (RFC 3261 §13.3.1.4).
-    #[error("the peer has not sent an ACK for the 2xx")]
+    /// No ACK has come for the 2xx of this side (RFC 3261 §13.3.1.4), or no PRACK for its reliable provisional response
+    /// (RFC 3262 §3).
+    #[error("the peer has not acknowledged a response of this side")]
     NotAcknowledged,
     /// The peer has answered with a message that cannot be read.
     #[error("the answer of the other side is malformed")]
@@ -147,7 +148,15 @@ pub enum Event {
         code: u16,
         /// The To tag, which distinguishes the branches of a forked call; empty if the response begins no dialog.
         branch: Vec<u8>,
-        /// An early answer, or nothing.
+        /// An early answer, or nothing. If the INVITE had no offer and the response is reliable (RFC 3262), it is an
+        /// offer: the program calls [`answer_progress`](super::UserAgent::answer_progress).
+        content: Content,
+    },
+    /// The PRACK for our reliable provisional response has come (RFC 3262).
+    ProgressAcknowledged {
+        /// The call.
+        call: CallKey,
+        /// The answer, if the INVITE had no offer and the response had one.
         content: Content,
     },
     /// The call is answered. If the INVITE had no offer, the program calls

@@ -15,9 +15,11 @@
 //! - **Calls.** [`UserAgent::invite`] begins one. Each branch of a forked call is a separate early dialog. The first
 //!   2xx wins, and the user agent ends the others with BYE (RFC 3261 §13.2.2.4). Either side may send a re-INVITE.
 //! - **Bodies** are opaque: the program makes offers and answers (RFC 3264), as [`Content`].
+//! - **Reliable provisional responses** (RFC 3262) with [`RULES_WITH_100REL`]: those of the callee get a PRACK, and
+//!   [`UserAgent::ring_reliably`] sends one.
 //!
-//! Not included: 100rel and PRACK (RFC 3262), session timers (RFC 4028), Outbound with several flows (RFC 5626). A
-//! request that requires one of these is refused with 420 by the engine, according to [`RULES`].
+//! Not included: session timers (RFC 4028), Outbound with several flows (RFC 5626). A request that requires an extension
+//! that is not in the rules is refused with 420 by the engine.
 //!
 //! The engine must have [`Config::rules`] as its rules. [`crate::endpoint`] drives a user agent. The methods that send
 //! return a [`CallError`] if nothing was sent. Everything that happens later is an [`Event`].
@@ -89,12 +91,13 @@ mod dialog;
 mod draft;
 mod event;
 mod registration;
+mod reliable;
 mod uac;
 mod uas;
 
 pub use authenticator::{AuthProblem, Credentials};
 pub use call::RequestTarget;
-pub use config::{Config, ConfigError, RULES};
+pub use config::{Config, ConfigError, RULES, RULES_WITH_100REL};
 pub use draft::Content;
 pub use event::{CallError, CallKey, EndCause, Event, RegisterFailure, RequestId};
 pub use uac::Invite;
@@ -147,6 +150,8 @@ enum Purpose {
     Register,
     Invite(u64),
     Reinvite(u64),
+    /// The acknowledgement of a provisional response.
+    Prack(u64),
     /// The end of a call.
     Bye(u64),
     /// The BYE to a further branch that answered. No call has its dialog.
@@ -338,6 +343,7 @@ impl UserAgent {
             Purpose::Register => self.registration.realms = realms,
             Purpose::Invite(call)
             | Purpose::Reinvite(call)
+            | Purpose::Prack(call)
             | Purpose::Bye(call)
             | Purpose::Request(_, Some(call)) => {
                 if let Some(call) = self.calls.get_mut(&call) {
@@ -352,7 +358,10 @@ impl UserAgent {
     fn next_cseq(&mut self, purpose: Purpose, before: u32) -> u32 {
         let call = match purpose {
             Purpose::Register => return self.registration.next_cseq(),
-            Purpose::Invite(call) | Purpose::Reinvite(call) | Purpose::Bye(call) => Some(call),
+            Purpose::Invite(call)
+            | Purpose::Reinvite(call)
+            | Purpose::Prack(call)
+            | Purpose::Bye(call) => Some(call),
             Purpose::Request(_, call) => call,
             Purpose::Stray => None,
         };
@@ -378,7 +387,8 @@ impl UserAgent {
             Purpose::Reinvite(call) => self.reinvite_failed(transactions, call, ended),
             Purpose::Bye(call) => self.bye_concluded(call),
             Purpose::Request(id, call) => self.request_concluded(transactions, (id, call), ended),
-            Purpose::Stray => {}
+            // If the PRACK has failed, the callee refuses the INVITE.
+            Purpose::Prack(_) | Purpose::Stray => {}
         }
     }
 }
@@ -427,7 +437,9 @@ impl TransactionUser for UserAgent {
             return;
         };
         match (code, purpose) {
-            (..200, Purpose::Invite(call)) => self.progressed(number, call, code, message),
+            (..200, Purpose::Invite(call)) => {
+                self.progressed(transactions, (number, call), code, message);
+            }
             (..200, _) => {}
             (200..300, Purpose::Invite(call)) => {
                 self.invite_answered(transactions, number, call, message);
@@ -480,13 +492,16 @@ impl TransactionUser for UserAgent {
 
     fn poll_timeout(&self) -> Option<Mono> {
         let forgotten = self.pending.values().filter_map(|it| it.forget_at);
-        forgotten.chain(self.registration.next_at()).min()
+        let repeated = self.next_progress_at();
+        let others = self.registration.next_at().into_iter().chain(repeated);
+        forgotten.chain(others).min()
     }
 
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
         let now = transactions.now.mono;
         self.pending
             .retain(|_, pending| pending.forget_at.is_none_or(|at| at > now));
+        self.repeat_progress(transactions);
         if self.registration.next_at().is_some_and(|at| at <= now) {
             self.refresh(transactions);
         }

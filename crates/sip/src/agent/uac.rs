@@ -7,6 +7,7 @@ use super::dialog::Dialog;
 use super::draft::{Content, Draft, Path, check_lines};
 use super::event::{CallError, CallKey, EndCause, Event};
 use super::registration::reason_of;
+use super::reliable::rseq_of;
 use super::{Ended, MORE_ANSWERS, Purpose, UserAgent};
 use crate::congestion::Class;
 use crate::dispatch::{AllowedDestination, OutgoingRequest};
@@ -131,7 +132,13 @@ impl UserAgent {
     }
 
     /// A provisional response: a branch that names itself with a To tag is an early dialog (RFC 3261 §13.2.2.1).
-    pub(super) fn progressed(&mut self, number: u64, call: u64, code: u16, response: &Message<'_>) {
+    pub(super) fn progressed(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        (number, call): (u64, u64),
+        code: u16,
+        response: &Message<'_>,
+    ) {
         let pending = self.pending.get(&number);
         let (Some(it), Some(pending)) = (self.calls.get_mut(&call), pending) else {
             return;
@@ -148,12 +155,40 @@ impl UserAgent {
         {
             it.early.push(dialog);
         }
+        let rseq = rseq_of(response).filter(|_| self.config.has_100rel());
+        if let Some(rseq) = rseq
+            && !self.takes_reliable(call, branch, rseq)
+        {
+            return;
+        }
+        let content = Content::of(response);
+        let is_offer = self.has_no_offer(number) && !content.is_empty();
         self.events.push_back(Event::Progress {
             call: CallKey(call),
             code,
             branch: branch.to_vec(),
-            content: Content::of(response),
+            content,
         });
+        if rseq.is_none() {
+            return;
+        }
+        if is_offer && self.await_answer(call, branch) {
+            return;
+        }
+        // If the PRACK cannot be sent, the callee repeats its response in vain, and refuses the INVITE.
+        let _ = self.send_prack(transactions, (call, branch), Content::none());
+    }
+
+    /// The program must answer the offer of a branch. Returns `false` if it has answered one there before.
+    fn await_answer(&mut self, call: u64, branch: &[u8]) -> bool {
+        let it = self.calls.get_mut(&call);
+        let mut all = it.into_iter().flat_map(|it| &mut it.early);
+        let dialog = all.find(|dialog| dialog.remote_tag == branch);
+        let dialog = dialog.filter(|dialog| !dialog.is_settled);
+        dialog.is_some_and(|dialog| {
+            dialog.has_offered = true;
+            true
+        })
     }
 
     /// A 2xx for the INVITE that begins a call: of the first branch that answers, or of another one.
@@ -204,12 +239,14 @@ impl UserAgent {
             return;
         };
         let branch = dialog.remote_tag.clone();
+        let mut early = it.early.iter();
+        let is_settled = early.any(|early| early.remote_tag == branch && early.is_settled);
         it.dialog = Some(dialog);
         it.early.clear();
         it.invite = None;
         let is_cancelled = it.is_ending();
         it.state = State::Confirmed;
-        let has_offer = self.has_no_offer(number) && !content.is_empty();
+        let has_offer = self.has_no_offer(number) && !content.is_empty() && !is_settled;
         if has_offer && !is_cancelled {
             self.await_program(call, number);
         } else {
@@ -395,7 +432,13 @@ impl UserAgent {
         let Some(pending) = self.pending.get(&number) else {
             return;
         };
-        let mut draft = dialog.draft(b"BYE", pending.draft.cseq + 1, Vec::new(), Content::none());
+        // A PRACK may have had a higher number than the INVITE.
+        let last = match pending.purpose {
+            Purpose::Invite(call) => self.calls.get(&call).map_or(0, Call::cseq),
+            _ => 0,
+        };
+        let cseq = last.max(pending.draft.cseq) + 1;
+        let mut draft = dialog.draft(b"BYE", cseq, Vec::new(), Content::none());
         draft.realms.clone_from(&pending.draft.realms);
         // If the BYE cannot be sent, the peer must end this dialog itself.
         let _ = self.send(transactions, draft, Class::Finishing, Purpose::Stray);

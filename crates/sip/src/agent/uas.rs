@@ -5,6 +5,7 @@ use super::call::{Call, State};
 use super::dialog::Dialog;
 use super::draft::Content;
 use super::event::{CallError, CallKey, EndCause, Event, RequestId};
+use super::reliable::{Progress, Reliability};
 use crate::Method;
 use crate::engine::{NewRequest, Reply, ServerKey};
 use crate::message::Message;
@@ -79,6 +80,7 @@ impl UserAgent {
         let mut call = Call::new(State::Incoming, tag.clone(), Some(dialog));
         call.offer = Some(key);
         call.offer_cseq = message.cseq().map_or(0, |cseq| cseq.number);
+        call.progress = Progress::of(&message, self.config.has_100rel());
         self.calls.insert(number, call);
         self.by_tag.insert(tag, number);
         self.events.push_back(Event::Incoming {
@@ -118,6 +120,9 @@ impl UserAgent {
             Some(Method::Bye) => self.peer_hung_up(transactions, number, request),
             Some(Method::Invite) => self.offered(transactions, number, request),
             Some(Method::Options) => self.answer_options(transactions, request, true),
+            Some(Method::Prack) if self.config.has_100rel() => {
+                self.pracked(transactions, number, request);
+            }
             _ => self.ask_program(transactions, request, Some(number)),
         }
     }
@@ -193,7 +198,7 @@ impl UserAgent {
     }
 
     /// A request that the program responds to.
-    fn ask_program(
+    pub(super) fn ask_program(
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
@@ -217,7 +222,7 @@ impl UserAgent {
     }
 
     /// Sends a provisional response to an incoming call: 180 while it rings, 183 with an early answer. The code is 101
-    /// to 199.
+    /// to 199. If the caller requires it, the response is reliable ([`UserAgent::ring_reliably`]).
     ///
     /// # Errors
     /// [`CallError::OutOfPlace`] if the call is not an incoming one that waits. Or another [`CallError`].
@@ -233,6 +238,9 @@ impl UserAgent {
         let (State::Incoming, Some(key), 101..200) = (&it.state, it.offer, code) else {
             return Err(CallError::OutOfPlace);
         };
+        if it.progress.reliability == Reliability::Required {
+            return self.ring_reliably(transactions, call, code, content);
+        }
         let mut lines = Vec::new();
         self.config.add_contact(&mut lines);
         content.add_type(&mut lines);
@@ -244,7 +252,8 @@ impl UserAgent {
     /// s, the user agent ends the call with BYE (RFC 3261 §13.3.1.4).
     ///
     /// # Errors
-    /// [`CallError::OutOfPlace`] if no INVITE of the peer waits. Or another [`CallError`].
+    /// [`CallError::OutOfPlace`] if no INVITE of the peer waits, or if a reliable provisional response with a body has no
+    /// PRACK yet (RFC 3262 §3). Or another [`CallError`].
     pub fn answer(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -260,8 +269,12 @@ impl UserAgent {
         let (Some(key), Some(dialog)) = (it.offer, &it.dialog) else {
             return Err(CallError::OutOfPlace);
         };
+        if it.progress.forbids_success() {
+            return Err(CallError::OutOfPlace);
+        }
         let reply = Reply::new(200).headers(&lines).body(&content.bytes);
         transactions.respond(key, &reply.until_ack_from(dialog.target()))?;
+        it.progress.concluded();
         it.offer = None;
         it.answered = Some(key);
         it.state = State::Confirmed;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{
-    Algorithm, Ha1, NonceCheck, NonceKeys, NonceUse, Proof, Qop, inside_quotes, meaning, means, unescaped,
+    Algorithm, Ha1, NonceCheck, NonceKeys, NonceUse, Proof, Qop, inside_quotes, meaning, means,
     write_quoted,
 };
 use crate::Method;

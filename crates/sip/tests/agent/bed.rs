@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hairpin_sip::agent::{CallKey, Config, Content, Credentials, Event, Invite, RULES, UserAgent};
+use hairpin_sip::agent::{CallKey, Config, Content, Credentials, Event, Invite, UserAgent};
 use hairpin_sip::dispatch::{self, Dispatcher, Source};
 use hairpin_sip::endpoint::{Endpoint, Task};
 use hairpin_sip::engine::{self, Engine, SentBy};
@@ -98,7 +98,7 @@ impl TestBed {
     pub(crate) fn new(config: Config) -> TestBed {
         let key = HashKey::new([7; 16]);
         let mut engine = engine::Config::new(0, key);
-        engine.rules = RULES;
+        engine.rules = config.rules;
         engine.overload_control = false;
         engine.sent_by = vec![SentBy::new(
             ListenerKey(0),

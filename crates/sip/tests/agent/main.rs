@@ -4,3 +4,4 @@ mod bed;
 mod calls;
 mod incoming;
 mod registration;
+mod reliable;

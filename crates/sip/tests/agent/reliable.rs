@@ -1,0 +1,270 @@
+//! Reliable provisional responses and PRACK (RFC 3262), of both sides.
+
+use std::time::Duration;
+
+use hairpin_sip::agent::{CallError, CallKey, Config, Content, EndCause, Event, RULES_WITH_100REL};
+
+use crate::bed::{CONTACT, OFFER, TestBed, config, request, response, tag_of, value};
+
+fn reliable() -> Config {
+    let mut config = config();
+    config.rules = RULES_WITH_100REL;
+    config
+}
+
+/// A reliable response to the INVITE of this side, from this branch.
+fn ringing(invite: &str, branch: &str, rseq: u32, body: &str) -> String {
+    let lines = format!("{CONTACT}Require: 100rel\r\nRSeq: {rseq}\r\n");
+    response(invite, "183 Session Progress", branch, &lines, body)
+}
+
+fn progress(bed: &mut TestBed) -> (Vec<u8>, Content) {
+    match bed.event() {
+        Some(Event::Progress {
+            branch, content, ..
+        }) => (branch, content),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_reliable_ringing_gets_a_prack_once_and_in_order_rfc3262_4() {
+    let mut bed = TestBed::new(reliable());
+    let (call, invite) = bed.invite(Content::sdp(OFFER));
+    assert_eq!(value(&invite, "Supported"), "100rel");
+    assert!(value(&invite, "Allow").contains("PRACK"));
+    bed.receive(&ringing(&invite, "b1", 700, OFFER));
+    assert_eq!(progress(&mut bed).1, Content::sdp(OFFER));
+    let prack = bed.take_one();
+    assert!(prack.starts_with("PRACK sip:bob@192.0.2.9 "), "{prack}");
+    assert_eq!(value(&prack, "RAck"), "700 1 INVITE");
+    assert_eq!(value(&prack, "CSeq"), "2 PRACK");
+    assert!(value(&prack, "To").ends_with(";tag=b1"), "{prack}");
+    bed.receive(&response(&prack, "200 OK", "", "", ""));
+    // A repetition, and one behind a gap: neither is acknowledged or passed on.
+    for rseq in [700, 702] {
+        bed.receive(&ringing(&invite, "b1", rseq, OFFER));
+        assert_eq!(bed.take(), Vec::<String>::new(), "{rseq}");
+        assert_eq!(bed.event(), None, "{rseq}");
+    }
+    bed.receive(&ringing(&invite, "b1", 701, ""));
+    assert_eq!(progress(&mut bed).0, b"b1");
+    assert_eq!(value(&bed.take_one(), "RAck"), "701 1 INVITE");
+    // Each branch counts for itself.
+    bed.receive(&ringing(&invite, "b2", 5, ""));
+    let prack = bed.take_one();
+    assert_eq!(value(&prack, "RAck"), "5 1 INVITE");
+    assert!(value(&prack, "To").ends_with(";tag=b2"), "{prack}");
+    assert_eq!(progress(&mut bed).0, b"b2");
+    // The ACK has the number of the INVITE, and the BYE is behind the PRACKs.
+    bed.receive(&response(&invite, "200 OK", "b1", CONTACT, ""));
+    assert_eq!(value(&bed.take_one(), "CSeq"), "1 ACK");
+    assert!(matches!(bed.event(), Some(Event::Answered { .. })));
+    bed.receive(&response(&invite, "200 OK", "b2", CONTACT, ""));
+    let sent = bed.take();
+    assert_eq!(value(&sent[1], "CSeq"), "5 BYE", "{sent:#?}");
+    bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
+    assert_eq!(value(&bed.take_one(), "CSeq"), "5 BYE");
+}
+
+#[test]
+fn without_the_extension_no_provisional_response_gets_a_prack() {
+    let mut bed = TestBed::new(config());
+    let (_, invite) = bed.invite(Content::sdp(OFFER));
+    assert!(!invite.contains("100rel"), "{invite}");
+    bed.receive(&ringing(&invite, "b1", 700, ""));
+    assert_eq!(bed.take(), Vec::<String>::new());
+    // And a response that is not reliable gets none either way.
+    let mut bed = TestBed::new(reliable());
+    let (_, invite) = bed.invite(Content::sdp(OFFER));
+    bed.receive(&response(&invite, "180 Ringing", "b1", CONTACT, ""));
+    assert_eq!(bed.take(), Vec::<String>::new());
+}
+
+#[test]
+fn an_offer_in_a_reliable_response_is_answered_in_the_prack_rfc3262_5() {
+    let mut bed = TestBed::new(reliable());
+    let (call, invite) = bed.invite(Content::none());
+    bed.receive(&ringing(&invite, "b1", 1, OFFER));
+    let (branch, content) = progress(&mut bed);
+    assert_eq!(content, Content::sdp(OFFER));
+    assert_eq!(bed.take(), Vec::<String>::new(), "the program answers");
+    let answer = || Content::sdp("v=answer\r\n");
+    let other = bed.act(|agent, it| agent.answer_progress(it, call, b"b2", answer()));
+    assert_eq!(other, Err(CallError::OutOfPlace));
+    bed.act(|agent, it| agent.answer_progress(it, call, &branch, answer()))
+        .unwrap();
+    let prack = bed.take_one();
+    assert!(prack.ends_with("v=answer\r\n"), "{prack}");
+    assert_eq!(value(&prack, "RAck"), "1 1 INVITE");
+    bed.receive(&response(&prack, "200 OK", "", "", ""));
+    let again = bed.act(|agent, it| agent.answer_progress(it, call, &branch, answer()));
+    assert_eq!(again, Err(CallError::OutOfPlace));
+    // The 2xx repeats the session, which is no offer.
+    bed.receive(&response(&invite, "200 OK", "b1", CONTACT, OFFER));
+    assert!(bed.take_one().starts_with("ACK "));
+    assert!(matches!(bed.event(), Some(Event::Answered { .. })));
+}
+
+#[test]
+fn a_challenged_prack_is_sent_with_credentials() {
+    let mut bed = TestBed::new(reliable());
+    let (_, invite) = bed.invite(Content::sdp(OFFER));
+    bed.receive(&ringing(&invite, "b1", 9, ""));
+    let prack = bed.take_one();
+    let challenge = "Proxy-Authenticate: Digest realm=\"r\", nonce=\"n\", qop=\"auth\"\r\n";
+    bed.receive(&response(
+        &prack,
+        "407 Proxy Authentication Required",
+        "",
+        challenge,
+        "",
+    ));
+    let again = bed.take_one();
+    assert!(value(&again, "Proxy-Authorization").contains("username=\"alice\""));
+    assert_eq!(value(&again, "CSeq"), "3 PRACK");
+    assert_eq!(value(&again, "RAck"), "9 1 INVITE");
+}
+
+/// An incoming call whose INVITE has these lines.
+fn called(lines: &str, body: &str) -> (TestBed, CallKey) {
+    let mut bed = TestBed::new(reliable());
+    let invite =
+        request("INVITE", "i1", 1, "", body).replace(CONTACT, &format!("{CONTACT}{lines}"));
+    bed.receive(&invite);
+    let Some(Event::Incoming { call, .. }) = bed.event() else {
+        panic!("a call");
+    };
+    bed.take();
+    (bed, call)
+}
+
+/// The PRACK for this response.
+fn prack(response: &str, branch: &str, cseq: u32, body: &str) -> String {
+    let rack = format!("RAck: {} 1 INVITE\r\n", value(response, "RSeq"));
+    request("PRACK", branch, cseq, &tag_of(response), body)
+        .replace(CONTACT, &format!("{CONTACT}{rack}"))
+}
+
+#[test]
+fn a_reliable_response_is_repeated_until_its_prack_rfc3262_3() {
+    let (mut bed, call) = called("Supported: 100rel\r\n", OFFER);
+    bed.act(|agent, it| agent.ring_reliably(it, call, 183, &Content::sdp(OFFER)))
+        .unwrap();
+    let first = bed.take_one();
+    assert!(first.starts_with("SIP/2.0 183 "), "{first}");
+    assert_eq!(value(&first, "Require"), "100rel");
+    let rseq: u32 = value(&first, "RSeq").parse().unwrap();
+    assert!((1..1 << 31).contains(&rseq), "{rseq}");
+    // Neither another one nor a 2xx before the PRACK.
+    let more = bed.act(|agent, it| agent.ring_reliably(it, call, 180, &Content::none()));
+    assert_eq!(more, Err(CallError::OutOfPlace));
+    let early = bed.act(|agent, it| agent.answer(it, call, &Content::sdp(OFFER)));
+    assert_eq!(early, Err(CallError::OutOfPlace));
+    // After 0.5, 1.5 and 3.5 s.
+    bed.pass(Duration::from_millis(3_600));
+    assert_eq!(bed.take(), [&first[..]; 3]);
+    // Another number gets 481.
+    let wrong = prack(&first, "p0", 2, "").replace(&format!(" {rseq} 1 "), " 0 1 ");
+    bed.receive(&wrong);
+    assert!(bed.take_one().starts_with("SIP/2.0 481 "));
+    assert_eq!(bed.event(), None);
+    bed.receive(&prack(&first, "p1", 3, ""));
+    assert!(bed.take_one().starts_with("SIP/2.0 200 "));
+    let content = Content::none();
+    assert_eq!(
+        bed.event(),
+        Some(Event::ProgressAcknowledged { call, content })
+    );
+    bed.pass(Duration::from_secs(20));
+    assert_eq!(bed.take(), Vec::<String>::new());
+    bed.act(|agent, it| agent.ring_reliably(it, call, 180, &Content::none()))
+        .unwrap();
+    let second = bed.take_one();
+    assert_eq!(value(&second, "RSeq"), (rseq + 1).to_string());
+    // Without a session description, the 2xx may come first. Then the 180 is not repeated.
+    bed.act(|agent, it| agent.answer(it, call, &Content::none()))
+        .unwrap();
+    let ok = bed.take_one();
+    bed.receive(&request("ACK", "a1", 1, &tag_of(&ok), ""));
+    bed.receive(&prack(&second, "p2", 4, ""));
+    assert!(bed.take_one().starts_with("SIP/2.0 200 "));
+    bed.pass(Duration::from_secs(60));
+    assert_eq!(bed.take(), Vec::<String>::new());
+}
+
+#[test]
+fn a_caller_that_requires_it_gets_reliable_responses_and_others_do_not_rfc3262_3() {
+    for (lines, is_reliable) in [
+        ("Require: 100rel\r\n", true),
+        ("Supported: 100rel\r\n", false),
+        ("", false),
+    ] {
+        let (mut bed, call) = called(lines, OFFER);
+        bed.act(|agent, it| agent.ring(it, call, 180, &Content::none()))
+            .unwrap();
+        assert_eq!(bed.take_one().contains("RSeq"), is_reliable, "{lines}");
+    }
+    let (mut bed, call) = called("", OFFER);
+    let refused = bed.act(|agent, it| agent.ring_reliably(it, call, 180, &Content::none()));
+    assert_eq!(refused, Err(CallError::OutOfPlace));
+}
+
+#[test]
+fn without_a_prack_the_call_is_refused_rfc3262_3() {
+    let (mut bed, call) = called("Supported: 100rel\r\n", OFFER);
+    bed.act(|agent, it| agent.ring_reliably(it, call, 180, &Content::none()))
+        .unwrap();
+    bed.pass(Duration::from_secs(33));
+    let sent = bed.take();
+    let repeated = sent.iter().filter(|it| it.starts_with("SIP/2.0 180 "));
+    assert_eq!(repeated.count(), 7, "{sent:#?}");
+    assert!(sent.iter().any(|it| it.starts_with("SIP/2.0 500 ")));
+    let cause = EndCause::NotAcknowledged;
+    assert_eq!(bed.event(), Some(Event::Ended { call, cause }));
+}
+
+#[test]
+fn a_prack_has_the_answer_or_an_offer_for_the_program_rfc3262_5() {
+    // The response has the offer.
+    let (mut bed, call) = called("Supported: 100rel\r\n", "");
+    bed.act(|agent, it| agent.ring_reliably(it, call, 183, &Content::sdp(OFFER)))
+        .unwrap();
+    let ringing = bed.take_one();
+    bed.receive(&prack(&ringing, "p1", 2, "v=answer\r\n"));
+    assert!(bed.take_one().starts_with("SIP/2.0 200 "));
+    let content = Content::sdp("v=answer\r\n");
+    let acknowledged = Event::ProgressAcknowledged { call, content };
+    assert_eq!(bed.event(), Some(acknowledged));
+    // The PRACK has another offer: the program makes the answer.
+    let (mut bed, call) = called("Supported: 100rel\r\n", OFFER);
+    bed.act(|agent, it| agent.ring_reliably(it, call, 183, &Content::sdp(OFFER)))
+        .unwrap();
+    let ringing = bed.take_one();
+    bed.receive(&prack(&ringing, "p1", 2, "v=other\r\n"));
+    assert!(matches!(
+        bed.event(),
+        Some(Event::ProgressAcknowledged { .. })
+    ));
+    let Some(Event::Request {
+        id,
+        method,
+        content,
+        ..
+    }) = bed.event()
+    else {
+        panic!("a PRACK");
+    };
+    assert_eq!(
+        (&method[..], content),
+        ("PRACK", Content::sdp("v=other\r\n"))
+    );
+    let answer = Content::sdp("v=answer\r\n");
+    bed.act(|agent, it| agent.respond(it, id, 200, b"", &answer))
+        .unwrap();
+    let ok = bed.take_one();
+    assert!(
+        ok.starts_with("SIP/2.0 200 ") && ok.ends_with("v=answer\r\n"),
+        "{ok}"
+    );
+}
