@@ -104,6 +104,7 @@ pub(crate) const VM: &[Tool] = &[
     tool("strip", "binutils"),
     tool("xz", "xz-utils"),
     tool("setpriv", "util-linux"),
+    tool("mkfs.ext4", "e2fsprogs"),
 ];
 
 /// What makes and checks packages, and boots a system with them.

@@ -60,6 +60,7 @@ impl Node {
             let binding = SharedBinding {
                 id,
                 has_reg_id: false,
+                phone: 0,
                 call: id,
                 cseq: 1,
                 q: 1_000,

@@ -1,7 +1,11 @@
 //! `cargo xtask dist`: packages of one program, as files in a folder. Two runs for the same commit write the same
-//! bytes.
+//! bytes; `--compare` shows it.
 
+mod build;
+mod compare;
 mod deb;
+mod elf;
+mod oldest;
 mod rpm;
 mod sbom;
 mod tree;
@@ -12,9 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::tally::Tally;
-
-/// The oldest C library that the packages require, without a program of the caller.
-const GLIBC: &str = "2.31";
+use crate::workspace;
 
 /// What `cargo xtask dist` is told.
 #[derive(clap::Args)]
@@ -31,6 +33,53 @@ pub(crate) struct Options {
     /// Build for this machine's own C library instead of glibc 2.31
     #[arg(long, conflicts_with = "program")]
     native: bool,
+    /// The profile of cargo to build with
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "release",
+        conflicts_with = "program"
+    )]
+    profile: String,
+    /// Build the commit in two folders, and compare the programs and packages. Only committed files count
+    #[arg(long, conflicts_with_all = ["program", "oldest"])]
+    compare: bool,
+    /// With --compare: build the program of this crate instead, and no packages
+    #[arg(long, value_name = "NAME", requires = "compare")]
+    binary: Option<String>,
+    /// Install the .deb in Debian 11, the system with glibc 2.31, and start the program there. As root
+    #[arg(long)]
+    oldest: bool,
+}
+
+/// A tree to build, with what its commit says.
+struct Source {
+    root: PathBuf,
+    /// Where cargo puts what it builds.
+    target: PathBuf,
+    commit: String,
+    /// The time of the commit: what is packed has this time.
+    time: String,
+}
+
+impl Source {
+    fn of(root: &Path) -> Result<Self> {
+        Ok(Self {
+            root: root.to_owned(),
+            target: workspace::target_dir(root),
+            commit: git(root, &["rev-parse", "--short=12", "HEAD"])?,
+            time: git(root, &["log", "-1", "--format=%ct"])?,
+        })
+    }
+}
+
+/// The packages of one build.
+struct Made {
+    deb: PathBuf,
+    tarball: PathBuf,
+    bill: PathBuf,
+    /// `None` if `rpmbuild` is not installed.
+    rpm: Option<PathBuf>,
 }
 
 /// What every package is made from.
@@ -48,38 +97,60 @@ struct Package {
 
 /// Builds the program and makes the packages.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
+    if options.compare {
+        return compare::run(root, options);
+    }
     let mut tally = Tally::default();
+    let source = Source::of(root)?;
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => build(root, options)?,
+        None => build::program(&source, options, "hairpin")?,
     };
-    let package = Package::new(root, &program, &root.join(&options.out), &version(root)?)?;
-    let package = Package {
-        architecture: options.architecture.clone(),
-        ..package
-    };
-    tree::make(root, &package, &program)?;
-    for made in [
-        deb::make(root, &package)?,
-        tree::archive(&package)?,
-        sbom::make(root, &package)?,
-    ] {
-        println!("{}", made.display());
+    if options.program.is_none() && options.architecture == std::env::consts::ARCH {
+        let version = output(Command::new(&program).arg("--version"))?;
+        ensure!(
+            version.contains(&source.commit),
+            "--version has no commit {}: {version}",
+            source.commit
+        );
+    }
+    let out = root.join(&options.out);
+    let made = make(&source, &program, &out, &options.architecture)?;
+    for file in [&made.deb, &made.tarball, &made.bill]
+        .into_iter()
+        .chain(&made.rpm)
+    {
+        println!("{}", file.display());
         tally.passed += 1;
     }
-    match rpm::make(root, &package)? {
-        Some(made) => {
-            println!("{}", made.display());
-            tally.passed += 1;
-        }
-        None => tally.skip(".rpm", "rpmbuild is not installed (Debian: rpm)"),
+    if made.rpm.is_none() {
+        tally.skip(".rpm", "rpmbuild is not installed (Debian: rpm)");
+    }
+    if options.oldest {
+        oldest::run(root, &made.deb, &mut tally)?;
     }
     Ok(tally)
 }
 
+/// Makes the packages of a program.
+fn make(source: &Source, program: &Path, out: &Path, architecture: &str) -> Result<Made> {
+    let root = &source.root;
+    let package = Package {
+        architecture: architecture.to_owned(),
+        ..Package::new(source, program, out, &version(root)?)?
+    };
+    tree::make(root, &package, program)?;
+    Ok(Made {
+        deb: deb::make(root, &package)?,
+        tarball: tree::archive(&package)?,
+        bill: sbom::make(root, &package)?,
+        rpm: rpm::make(root, &package)?,
+    })
+}
+
 /// Makes a .deb of a program of this machine, for tests.
 pub(crate) fn debian(root: &Path, program: &Path, out: &Path, version: &str) -> Result<PathBuf> {
-    let package = Package::new(root, program, out, version)?;
+    let package = Package::new(&Source::of(root)?, program, out, version)?;
     tree::make(root, &package, program)?;
     deb::make(root, &package)
 }
@@ -93,7 +164,7 @@ pub(crate) struct Others {
 
 /// Makes the other packages of a program of this machine, for tests.
 pub(crate) fn others(root: &Path, program: &Path, out: &Path, version: &str) -> Result<Others> {
-    let package = Package::new(root, program, out, version)?;
+    let package = Package::new(&Source::of(root)?, program, out, version)?;
     tree::make(root, &package, program)?;
     Ok(Others {
         tarball: tree::archive(&package)?,
@@ -103,79 +174,17 @@ pub(crate) fn others(root: &Path, program: &Path, out: &Path, version: &str) -> 
 }
 
 impl Package {
-    fn new(root: &Path, program: &Path, out: &Path, version: &str) -> Result<Self> {
+    fn new(source: &Source, program: &Path, out: &Path, version: &str) -> Result<Self> {
         std::fs::create_dir_all(out)?;
         Ok(Self {
             tree: out.join("tree"),
             out: out.to_owned(),
             version: version.to_owned(),
             architecture: std::env::consts::ARCH.to_owned(),
-            glibc: glibc(program)?,
-            time: git(root, &["log", "-1", "--format=%ct"])?,
+            glibc: build::glibc(program)?.to_string(),
+            time: source.time.clone(),
         })
     }
-}
-
-/// Builds the release program without debug information.
-fn build(root: &Path, options: &Options) -> Result<PathBuf> {
-    let commit = git(root, &["rev-parse", "--short=12", "HEAD"])?;
-    let time = git(root, &["log", "-1", "--format=%ct"])?;
-    let target = format!("{}-unknown-linux-gnu", options.architecture);
-    let mut command = Command::new("cargo");
-    let (verb, built_for) = match options.native {
-        true => ("build", target.clone()),
-        false => ("zigbuild", format!("{target}.{GLIBC}")),
-    };
-    command
-        .args([
-            verb,
-            "--release",
-            "--locked",
-            "--package",
-            "hairpin",
-            "--target",
-            &built_for,
-        ])
-        .current_dir(root)
-        .env("HAIRPIN_COMMIT", commit)
-        .env("SOURCE_DATE_EPOCH", time)
-        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-        // Paths of this machine would make two machines' programs differ.
-        .env(
-            "RUSTFLAGS",
-            format!("--remap-path-prefix={}=/hairpin", root.display()),
-        );
-    let status = command.status().context("cargo does not start")?;
-    ensure!(
-        status.success(),
-        "cargo {verb} failed. It requires cargo-zigbuild and zig (pip install cargo-zigbuild ziglang), or use --native"
-    );
-    let folder =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(folder.join(target).join("release/hairpin"))
-}
-
-/// The newest GLIBC_x.y that the program requires.
-fn glibc(program: &Path) -> Result<String> {
-    let mut command = Command::new("objdump");
-    let text = output(command.arg("-T").arg(program))?;
-    let number = |version: &str| -> Option<(u32, u32)> {
-        let (major, minor) = version.split_once('.')?;
-        Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
-    };
-    let newest = text
-        .split("GLIBC_")
-        .skip(1)
-        .filter_map(|rest| {
-            number(
-                rest.split(|c: char| c != '.' && !c.is_ascii_digit())
-                    .next()?,
-            )
-        })
-        .max()
-        .with_context(|| format!("{} uses no symbol of glibc", program.display()))?;
-    Ok(format!("{}.{}", newest.0, newest.1))
 }
 
 fn version(root: &Path) -> Result<String> {

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::finish;
+use super::{finish, system};
 use crate::dist;
 use crate::tally::Tally;
 
@@ -58,7 +58,12 @@ pub(super) fn run(root: &Path, folder: &Path, program: &Path, tally: &mut Tally)
     tally.record("tarball", &tarball(&made.tarball));
     tally.record("SBOM", &bill(root, &made.bill));
     match &made.rpm {
-        Some(package) => tally.record(".rpm", &rpm(package)),
+        Some(package) => {
+            tally.record(".rpm", &rpm(package));
+            let installed = system::new(root, folder, "rpm-system")
+                .and_then(|system| Installed(&system).try_all(package));
+            tally.record(".rpm: installed, again, and removed", &installed);
+        }
         None => tally.skip(".rpm", "rpmbuild is not installed (Debian: rpm)"),
     }
 }
@@ -124,6 +129,42 @@ fn rpm(path: &Path) -> Result<String> {
     let version = ask(&["--queryformat", "%{NAME} %{VERSION}"])?;
     ensure!(version == format!("hairpin {VERSION}"), "it is {version}");
     compare(&found, |group| group)
+}
+
+/// A system that the .rpm is installed in. Its dependencies have other names in Debian, so `rpm` does not check them.
+struct Installed<'a>(&'a Path);
+
+impl Installed<'_> {
+    fn rpm(&self, arguments: &[&str], package: &str) -> Result<String> {
+        let mut command = Command::new("rpm");
+        command.arg("--root").arg(self.0).args(arguments);
+        finish(command.arg(package))
+    }
+
+    fn inside(&self, script: &str) -> Result<String> {
+        finish(
+            Command::new("chroot")
+                .arg(self.0)
+                .args(["sh", "-ec", script]),
+        )
+    }
+
+    fn try_all(&self, package: &Path) -> Result<String> {
+        let package = package.to_str().context("a path that is not UTF-8")?;
+        self.rpm(&["--install", "--nodeps"], package)?;
+        let said = self.inside(
+            "hairpin --version; hairpin check /etc/hairpin/hairpin.toml >&2; getent passwd hairpin >&2; \
+             test $(stat -c %a:%U:%G /etc/hairpin/hairpin.toml) = 640:root:hairpin; \
+             echo '# changed' >> /etc/hairpin/hairpin.toml",
+        )?;
+        self.rpm(&["--upgrade", "--replacepkgs", "--nodeps"], package)?;
+        self.inside("grep -q '# changed' /etc/hairpin/hairpin.toml")?;
+        self.rpm(&["--erase"], "hairpin")?;
+        self.inside(
+            "! test -e /usr/bin/hairpin && grep -q '# changed' /etc/hairpin/hairpin.toml.rpmsave",
+        )?;
+        Ok(said.trim().to_owned())
+    }
 }
 
 fn bill(root: &Path, path: &Path) -> Result<String> {

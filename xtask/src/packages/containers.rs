@@ -1,4 +1,5 @@
-//! The container image, built without a registry, and run by podman with and without capabilities.
+//! The container image, built without a registry, and run by podman with and without capabilities. A second container
+//! takes over from the first one.
 
 use std::fs;
 use std::path::Path;
@@ -6,15 +7,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::finish;
-use crate::process::{self, Process};
+use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
 const IMAGE: &str = "localhost/hairpin:test";
 
 /// How long a server may take to start on a busy machine.
 const START: Duration = Duration::from_secs(60);
+
+/// How long a server may take to end after its last client: SIP transactions last for 32 s.
+const END: Duration = Duration::from_secs(180);
 
 /// The health check of the image. podman ignores it in an OCI image, so it is an option; without an interval, only
 /// `podman healthcheck run` starts it.
@@ -40,6 +46,55 @@ const CASES: [(&str, &[&str], &str); 3] = [
         ],
         "tc",
     ),
+];
+
+/// What the servers are configured with, beside `--dev`.
+const CONFIG: &str = r#"
+[listen]
+udp = ["127.0.0.1:3478"]
+[auth]
+users = [{ name = "alice", password = "password" }]
+[sip]
+listen = ["127.0.0.1:5060"]
+[[sip.domain]]
+name = "example.org"
+users = [{ name = "u0", password = "pw0" }, { name = "u1", password = "pw1" }]
+[server]
+workers = 2
+"#;
+
+const PROBE: [&str; 4] = ["probe", "turn", "127.0.0.1:3478", "--user=alice:password"];
+
+/// Two phones register and call each other through the server; no call may fail.
+const CALLS: [&str; 15] = [
+    "load",
+    "sip",
+    "127.0.0.1:5060",
+    "--workload=proxy",
+    "--aors=2",
+    "--clients=2",
+    "--user=u{n}:pw{n}",
+    "--domain=example.org",
+    "--rate=10/s",
+    "--duration=2s",
+    "--warm-up=0s",
+    "--linger=30s",
+    "--fail-if=loss>0",
+    "--no-tui",
+    "--json=-",
+];
+
+/// Clients that relay until they are stopped; no datagram may be lost.
+const RELAYING: [&str; 9] = [
+    "load",
+    "turn",
+    "127.0.0.1:3478",
+    "--user=alice:password",
+    "--clients=5",
+    "--rate=200/s",
+    "--duration=10m",
+    "--fail-if=loss>0",
+    "--no-tui",
 ];
 
 /// podman with its files in the test's folder.
@@ -73,10 +128,13 @@ pub(super) fn run(root: &Path, folder: &Path, program: &Path, tally: &mut Tally)
     if loaded.is_err() {
         return;
     }
+    let podman = Podman(&folder);
     for (name, options, means) in CASES {
-        let outcome = relays(&Podman(&folder), &folder, options, means);
+        let outcome = relays(&podman, options, means);
         tally.record(&format!("container {name}"), &outcome);
     }
+    let outcome = takes_over(&podman, program);
+    tally.record("container of another image takes over", &outcome);
 }
 
 fn build(root: &Path, folder: &Path, program: &Path) -> Result<String> {
@@ -102,58 +160,185 @@ fn build(root: &Path, folder: &Path, program: &Path) -> Result<String> {
     Ok(format!("{} bytes", one.len()))
 }
 
-/// A server in a container whose root file system is read-only, and a probe inside it.
-fn relays(podman: &Podman<'_>, folder: &Path, options: &[&str], means: &str) -> Result<String> {
-    const NAME: &str = "hairpin-test";
-    let mut command = podman.command();
-    command
-        .args([
-            "run",
-            "--rm",
-            "--read-only",
-            "--network=none",
-            "--name",
-            NAME,
-        ])
-        // podman would raise limits, which a confined root may not do.
-        .args(["--ulimit=nofile=20000:20000", "--ulimit=nproc=10000:10000"])
-        .args(options)
-        .args(HEALTH)
-        .args([
-            IMAGE,
-            "serve",
-            "--dev",
-            "--listen=127.0.0.1:3478",
-            "--user=alice:password",
-        ]);
-    let server = Process::start("container", command, folder.join("container.log"))?;
-    let probe = || {
-        let mut probe = podman.command();
-        probe.args([
-            "exec",
-            NAME,
-            "/usr/bin/hairpin",
-            "probe",
-            "turn",
-            "127.0.0.1:3478",
-            "--user=alice:password",
-        ]);
-        finish(&mut probe)
-    };
-    let healthy =
-        |_| finish(podman.command().args(["healthcheck", "run", NAME])).context("the health check");
-    let outcome = eventually(probe).and_then(healthy);
-    let log = fs::read_to_string(folder.join("container.log")).unwrap_or_default();
-    let stopped = finish(podman.command().args(["stop", "--time=5", NAME]));
-    drop(server);
-    outcome.with_context(|| format!("the log says: {log}"))?;
-    stopped?;
-    let wanted = format!("\"means\":\"{means}\"");
-    ensure!(log.contains(&wanted), "no {wanted} in the log: {log}");
-    Ok(format!("relays ({means}) and is healthy"))
+/// A server in a container whose root file system is read-only.
+struct Server<'a> {
+    podman: &'a Podman<'a>,
+    name: &'static str,
+    process: Process,
 }
 
-fn eventually(mut work: impl FnMut() -> Result<String>) -> Result<String> {
+impl<'a> Server<'a> {
+    fn start(
+        podman: &'a Podman<'a>,
+        name: &'static str,
+        options: &[&str],
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let config = podman.0.join("test.toml");
+        fs::write(&config, CONFIG)?;
+        let mut command = podman.command();
+        command
+            .args(["run", "--rm", "--read-only", "--name", name])
+            .arg(format!(
+                "--volume={}:/etc/hairpin/test.toml:ro",
+                config.display()
+            ))
+            // podman would raise limits, which a confined root may not do.
+            .args(["--ulimit=nofile=20000:20000", "--ulimit=nproc=10000:10000"])
+            .args(options)
+            .args(HEALTH)
+            .args([IMAGE, "serve", "--dev", "--config=/etc/hairpin/test.toml"])
+            .args(arguments);
+        let process = Process::start(name, command, podman.0.join(format!("{name}.log")))?;
+        Ok(Server {
+            podman,
+            name,
+            process,
+        })
+    }
+
+    /// Runs the program in the container.
+    fn exec(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = self.podman.command();
+        command.args(["exec", self.name, "/usr/bin/hairpin"]);
+        finish(command.args(arguments))
+    }
+
+    fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.exec(&["status", "--json"])?)?)
+    }
+
+    fn is_healthy(&self) -> Result<String> {
+        let mut command = self.podman.command();
+        finish(command.args(["healthcheck", "run", self.name])).context("the health check")
+    }
+
+    /// Stops the server, and adds its log to an error.
+    fn end(self, outcome: Result<String>) -> Result<String> {
+        let mut command = self.podman.command();
+        let stopped = finish(command.args(["stop", "--ignore", "--time=5", self.name]));
+        let log = self.process.output();
+        let detail = outcome.with_context(|| format!("{} says: {log}", self.name))?;
+        stopped?;
+        Ok(detail)
+    }
+}
+
+/// A server that relays, is healthy, and has phones that call each other.
+fn relays(podman: &Podman<'_>, options: &[&str], means: &str) -> Result<String> {
+    let options = [&["--network=none"][..], options].concat();
+    let server = Server::start(podman, "hairpin-test", &options, &[])?;
+    let outcome = eventually(|| server.exec(&PROBE))
+        .and_then(|_| server.is_healthy())
+        .and_then(|_| calls(&server.exec(&CALLS)?))
+        .and_then(|calls| {
+            let wanted = format!("\"means\":\"{means}\"");
+            ensure!(server.process.output().contains(&wanted), "no {wanted}");
+            Ok(format!("relays ({means}), is healthy, {calls} calls"))
+        });
+    server.end(outcome)
+}
+
+/// How many calls a report has.
+fn calls(report: &str) -> Result<u64> {
+    let report: Value = serde_json::from_str(report).context("the report of calls")?;
+    let ended = report["sip"]["callees"]["answered"]["bye"].as_u64();
+    let ended = ended.context("the report has no calls")?;
+    ensure!(ended > 0, "no call was answered: {report}");
+    Ok(ended)
+}
+
+/// The network that two containers share, as containers share that of their host.
+struct Network(String);
+
+impl Network {
+    fn new() -> Result<Self> {
+        let name = format!("hairpin-packages-{}", std::process::id());
+        let ip = |arguments: &[&str]| finish(Command::new("ip").args(arguments));
+        ip(&["netns", "add", &name])?;
+        let network = Network(name);
+        ip(&["-n", &network.0, "link", "set", "lo", "up"])?;
+        Ok(network)
+    }
+
+    /// A command of this machine in that network.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = process::command("ip");
+        command.args(["netns", "exec", &self.0]).arg(program);
+        command
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let mut command = Command::new("ip");
+        let _ = command.args(["netns", "delete", &self.0]).status();
+    }
+}
+
+/// An upgrade: a second container takes over from the first one, by the control socket in a volume that both have.
+fn takes_over(podman: &Podman<'_>, program: &Path) -> Result<String> {
+    let [.., (_, capabilities, _)] = CASES;
+    let network = Network::new()?;
+    let place = format!("--network=ns:/run/netns/{}", network.0);
+    let shared = [&place[..], "--volume=hairpin-run:/run/hairpin"];
+    let options = [&shared[..], capabilities].concat();
+    let mut first = Server::start(podman, "hairpin-first", &options, &[])?;
+    let outcome = relays_over_both(&network, program, &mut first, &options);
+    let outcome = first.end(outcome);
+    let mut volume = podman.command();
+    let removed = finish(volume.args(["volume", "rm", "--force", "hairpin-run"]));
+    let detail = outcome?;
+    removed?;
+    Ok(detail)
+}
+
+/// Starts clients at the first server, and then the second server. No datagram of the clients is lost, and the first
+/// server ends by itself.
+fn relays_over_both(
+    network: &Network,
+    program: &Path,
+    first: &mut Server<'_>,
+    options: &[&str],
+) -> Result<String> {
+    eventually(|| first.status())?;
+    let mut command = network.command(program);
+    command.args(RELAYING);
+    let log = first.podman.0.join("relaying.log");
+    let mut relaying = Process::start("hairpin load", command, log)?;
+    eventually(|| {
+        let allocations = first.status()?["allocations"].as_u64();
+        ensure!(allocations >= Some(5), "the clients have no allocations");
+        Ok(())
+    })?;
+    let second = Server::start(first.podman, "hairpin-second", options, &["--take-over"])?;
+    let outcome = eventually(|| {
+        let status = second.status()?;
+        ensure!(
+            status["predecessor"].is_object(),
+            "it has not taken over: {status}"
+        );
+        Ok(())
+    })
+    .and_then(|()| {
+        let mut phones = network.command(program);
+        let calls = calls(&finish(phones.args(CALLS))?)?;
+        // It stops, and reports.
+        relaying.signal(Signal::SIGINT)?;
+        let ended = relaying.wait(START)?;
+        let is_whole = matches!(ended, Ended::Exited(status) if status.success());
+        ensure!(is_whole, "{ended:?}: {}", relaying.tail());
+        let ended = first.process.wait(END)?;
+        ensure!(ended != Ended::Killed, "the first server does not end");
+        second.is_healthy()?;
+        Ok(format!(
+            "no datagram is lost, {calls} calls, and the first one ends"
+        ))
+    });
+    second.end(outcome)
+}
+
+fn eventually<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let end = Instant::now() + START;
     loop {
         match work() {

@@ -1,32 +1,23 @@
-//! The packages, tried where they are meant for: a Debian that systemd has booted in a container.
+//! The packages, tried where they are meant for: a Debian that systemd has booted in a container, or in a virtual
+//! machine.
 
 mod archives;
 mod containers;
 mod helm;
+mod system;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::dist;
-use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 use crate::{tools, workspace};
 
 /// Two versions of the package: an upgrade goes from one to the other.
 const VERSIONS: [(&str, &str); 2] = [("first.deb", "0.0.1"), ("second.deb", "0.0.2")];
-
-/// Debian's release; the oldest systemd that the unit is tried with.
-const RELEASE: &str = "bookworm";
-
-/// What the checks require beside a minimal system.
-const INCLUDED: &str = "systemd,systemd-sysv,dbus,adduser,iproute2,libgcc-s1,procps";
-
-/// The checks take a minute on a machine that does nothing else.
-const CONTAINER_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// What `cargo xtask packages` is told.
 #[derive(Default, clap::Args)]
@@ -34,6 +25,9 @@ pub(crate) struct Options {
     /// Package this program instead of a release build
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// Only try the .deb, in a virtual machine with a kernel of Debian. Without KVM, about six minutes
+    #[arg(long)]
+    machine: bool,
 }
 
 /// Makes packages of a release build, and tries them.
@@ -54,6 +48,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         let out = folder.join(version);
         packages.push(dist::debian(root, &program, &out, version)?);
     }
+    if options.machine {
+        tools::ensure(&[tools::VM, tools::PACKAGES])?;
+        let said = system::in_machine(root, &folder, &packages)?;
+        system::judge(&said, "in a virtual machine", &mut tally);
+        return Ok(tally);
+    }
     tally.record(
         "two builds have the same bytes",
         &reproducible(root, &program, &folder),
@@ -70,16 +70,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     archives::run(root, &folder, &program, &mut tally);
     helm::run(root, &folder, &mut tally);
     containers::run(root, &folder, &program, &mut tally);
-    for line in booted(root, &folder, &packages)? {
-        match line.split_once(' ') {
-            Some(("ok", name)) => tally.record(name, &Ok("booted with systemd".to_owned())),
-            Some(("FAIL", rest)) => {
-                let (name, seen) = rest.split_once(": ").unwrap_or((rest, ""));
-                tally.record(name, &Err(anyhow::anyhow!("{seen}")));
-            }
-            _ => println!("        {line}"),
-        }
-    }
+    let said = system::in_container(root, &folder, &packages)?;
+    system::judge(&said, "booted with systemd", &mut tally);
     Ok(tally)
 }
 
@@ -115,65 +107,6 @@ fn promtool(root: &Path, arguments: &[&str]) -> Result<String> {
             .current_dir(root.join("deploy/prometheus")),
     )?;
     Ok(said.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-/// Boots a system, and returns what its checks printed.
-fn booted(root: &Path, folder: &Path, packages: &[PathBuf]) -> Result<Vec<String>> {
-    let pristine = folder.join("pristine");
-    if !pristine.join("done").exists() {
-        let _ = fs::remove_dir_all(&pristine);
-        let mut command = Command::new("debootstrap");
-        command
-            .arg("--variant=minbase")
-            .arg(format!("--include={INCLUDED}"));
-        finish(command.arg(RELEASE).arg(&pristine))?;
-        fs::write(pristine.join("done"), "")?;
-    }
-    let system = folder.join("system");
-    let _ = fs::remove_dir_all(&system);
-    finish(Command::new("cp").arg("-a").arg(&pristine).arg(&system))?;
-    let test = folder.join("test");
-    fs::create_dir_all(&test)?;
-    for ((name, _), package) in VERSIONS.iter().zip(packages) {
-        fs::copy(package, test.join(name))?;
-    }
-    fs::copy(root.join("interop/packages/run.sh"), test.join("run.sh"))?;
-    fs::copy(
-        root.join("interop/packages/test.service"),
-        system.join("etc/systemd/system/test.service"),
-    )?;
-    let wants = system.join("etc/systemd/system/multi-user.target.wants");
-    fs::create_dir_all(&wants)?;
-    let link = wants.join("test.service");
-    if !link.exists() {
-        std::os::unix::fs::symlink("/etc/systemd/system/test.service", &link)?;
-    }
-    let said = test.join("said");
-    let _ = fs::remove_file(&said);
-    let mut command = process::command("systemd-nspawn");
-    command
-        .args([
-            "--register=no",
-            "--keep-unit",
-            "--boot",
-            "--private-network",
-        ])
-        .arg("--capability=CAP_BPF,CAP_NET_ADMIN,CAP_PERFMON,CAP_NET_BIND_SERVICE")
-        .arg("--system-call-filter=bpf perf_event_open")
-        .arg(format!("--bind={}:/test", test.display()))
-        .arg("--directory")
-        .arg(&system);
-    let mut container = Process::start("systemd-nspawn", command, folder.join("console.log"))?;
-    let ended = container.wait(CONTAINER_TIMEOUT)?;
-    let text = fs::read_to_string(&said).unwrap_or_default();
-    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    if ended == Ended::Killed || lines.pop_if(|line| line == "end").is_none() {
-        lines.push(format!(
-            "FAIL the checks end: they did not; see {}",
-            folder.join("console.log").display()
-        ));
-    }
-    Ok(lines)
 }
 
 /// What a command prints, if it succeeds; else its output is the error.

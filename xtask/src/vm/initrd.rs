@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,6 +15,18 @@ use crate::workspace::output_of;
 
 /// Modules under `kernel/`. They are loaded when something asks for them.
 const MODULES: [&str; 3] = ["net", "drivers/net", "drivers/virtio"];
+
+/// What a machine with a disk loads: the disk, its file system, and what that requires.
+const DISK_MODULES: [&str; 6] = [
+    "arch",
+    "crypto",
+    "drivers/block",
+    "drivers/virtio",
+    "fs",
+    "lib",
+];
+/// Process 1 of a machine with a disk, until systemd takes its place.
+const DISK_INIT: &str = include_str!("disk-init");
 
 /// Programs of this machine that the checks run.
 const PROGRAMS: [&str; 3] = ["ip", "setpriv", "tc"];
@@ -41,8 +54,7 @@ pub(crate) fn build(
     }
     copy_folder(&root.join("xtask/src/vm/guest"), &tree)?;
     fs::write(tree.join("plan"), plan)?;
-    let busybox = found("busybox")?;
-    fs::copy(&busybox, tree.join("bin/busybox"))?;
+    let busybox = add_busybox(&tree)?;
     let mut libraries = BTreeSet::new();
     for name in PROGRAMS {
         let program = found(name)?;
@@ -60,8 +72,31 @@ pub(crate) fn build(
         fs::create_dir_all(place.parent().context("a library without a folder")?)?;
         fs::copy(library, place)?;
     }
-    copy_modules(kernel, &tree, &busybox)?;
-    pack(kernel, &tree)
+    copy_modules(kernel, &tree, &busybox, &MODULES)?;
+    pack(&tree, &kernel.folder.join("initrd"))
+}
+
+/// Builds the archive of a machine whose root file system is on a disk.
+pub(crate) fn for_disk(kernel: &Kernel) -> Result<PathBuf> {
+    let tree = kernel.folder.join("disk-root");
+    if tree.exists() {
+        fs::remove_dir_all(&tree)?;
+    }
+    for folder in ["bin", "dev", "lib", "proc", "sys", "system"] {
+        fs::create_dir_all(tree.join(folder))?;
+    }
+    let init = tree.join("init");
+    fs::write(&init, DISK_INIT)?;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
+    let busybox = add_busybox(&tree)?;
+    copy_modules(kernel, &tree, &busybox, &DISK_MODULES)?;
+    pack(&tree, &kernel.folder.join("disk-initrd"))
+}
+
+fn add_busybox(tree: &Path) -> Result<PathBuf> {
+    let busybox = found("busybox")?;
+    fs::copy(&busybox, tree.join("bin/busybox"))?;
+    Ok(busybox)
 }
 
 fn found(program: &str) -> Result<PathBuf> {
@@ -95,9 +130,9 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Decompresses what Debian 13 compresses: that takes a guest without KVM longer than reading it.
-fn copy_modules(kernel: &Kernel, tree: &Path, busybox: &Path) -> Result<()> {
+fn copy_modules(kernel: &Kernel, tree: &Path, busybox: &Path, folders: &[&str]) -> Result<()> {
     let modules = tree.join("lib/modules").join(&kernel.release);
-    for folder in MODULES {
+    for folder in folders {
         let to = modules.join("kernel").join(folder);
         copy_folder(&kernel.modules.join("kernel").join(folder), &to)?;
     }
@@ -109,13 +144,12 @@ fn copy_modules(kernel: &Kernel, tree: &Path, busybox: &Path) -> Result<()> {
     output_of(index.arg("depmod").arg("-b").arg(tree).arg(&kernel.release)).map(drop)
 }
 
-fn pack(kernel: &Kernel, tree: &Path) -> Result<PathBuf> {
-    let archive = kernel.folder.join("initrd");
+fn pack(tree: &Path, archive: &Path) -> Result<PathBuf> {
     // Not compressed: QEMU copies the file into the guest at once, where decompressing it would take seconds.
     let script = "cd \"$1\" && find . | cpio --quiet -o -H newc > \"$2\"";
     let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(tree).arg(&archive);
+    command.args(["-c", script, "sh"]).arg(tree).arg(archive);
     let status = command.status().context("cannot run sh")?;
     ensure!(status.success(), "cpio failed: {status}");
-    Ok(archive)
+    Ok(archive.to_owned())
 }

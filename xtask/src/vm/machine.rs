@@ -95,7 +95,8 @@ pub(crate) fn has_tun() -> bool {
         .is_ok()
 }
 
-fn add_hardware(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &str) {
+/// Processors, memory and the kernel.
+pub(super) fn add_processors(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &str) {
     command
         .args(["-accel", "tcg,thread=multi"])
         // Processors that may be added count for what the kernel allocates for each. In the package of one that is
@@ -113,6 +114,10 @@ fn add_hardware(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &s
         .arg(format!(
             "console=ttyS0 quiet panic=1 mitigations=off {words}"
         ));
+}
+
+fn add_hardware(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &str) {
+    add_processors(command, kernel, initrd, words);
     // Two network cards on one wire, so that the guest can be both ends of it.
     for card in ["a", "b"] {
         command

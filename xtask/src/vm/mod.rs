@@ -16,6 +16,7 @@
 //!    machine, where `/checks/NAME.sh` and `/tests.sh /tools/BINARY` do what the checks do. Ctrl-A X ends it.
 
 mod checks;
+mod disk;
 mod initrd;
 mod kernels;
 mod machine;
@@ -34,6 +35,7 @@ use crate::tally::Tally;
 use crate::workspace::{self, output_of};
 use crate::{cargo, scratch, tools};
 use checks::{CHECKS, Check, Run};
+pub(crate) use disk::boot as boot_system;
 use initrd::Binary;
 use kernels::{Kernel, SUITES, Suite};
 use machine::Output;

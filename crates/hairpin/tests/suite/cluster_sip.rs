@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::cluster_calls::{
-    call, invite, keys, next_of, register_instance, registered, sip_of, written,
+    call, invite, keys, next_of, register_flow, register_instance, registered, sip_of, written,
 };
 use crate::common::nodes::{Node, Redis, signal, soon, three_serving, with_engine};
 use crate::sip_client::phone::Phone;
@@ -38,6 +38,12 @@ pub(crate) fn refused(caller: &mut Phone, user: &str, id: &str) -> (u16, Duratio
 
 /// Calls a user all of whose phones are busy. Returns how many of these phones got the call.
 fn ringing(caller: &mut Phone, user: &str, phones: &mut [&mut Phone], id: &str) -> usize {
+    let rang = who_rings(caller, user, phones, id);
+    rang.iter().filter(|rang| **rang).count()
+}
+
+/// The same. Returns for each phone whether it got the call.
+fn who_rings(caller: &mut Phone, user: &str, phones: &mut [&mut Phone], id: &str) -> Vec<bool> {
     let asked = invite(caller, user, id);
     let call = format!("Call-ID: {id}@test");
     let mut rang = vec![false; phones.len()];
@@ -54,7 +60,7 @@ fn ringing(caller: &mut Phone, user: &str, phones: &mut [&mut Phone], id: &str) 
         let is_final = text.starts_with("SIP/2.0 480") || text.starts_with("SIP/2.0 486");
         if is_final && text.contains(&call) {
             caller.acknowledge(&asked, &text);
-            return rang.iter().filter(|rang| **rang).count();
+            return rang;
         }
         let waited = started.elapsed();
         assert!(waited < Duration::from_secs(60), "{id}: no response");
@@ -103,6 +109,42 @@ fn a_phone_of_one_node_is_called_from_another_over_udp_and_tcp() {
         let id = format!("both{attempts}");
         ringing(&mut ann, "bob", &mut [&mut bob, &mut second], &id) == 2
     });
+}
+
+#[test]
+fn a_phone_with_flows_at_two_nodes_is_called_by_the_less_loaded_one_and_else_by_the_other_rfc5626_7()
+ {
+    let redis = Redis::start();
+    let [a, b, c] = nodes(&redis);
+    let [mut at_a, mut at_b] = [&a, &b].map(|node| Phone::udp_at(sip_of(node), "bob"));
+    register_flow(&mut at_a, (7, 1), "flow-a", &a);
+    register_flow(&mut at_b, (7, 2), "flow-b", &b);
+    let mut ann = registered(Phone::udp_at(sip_of(&c), "ann"), &c);
+    let mut attempts = 0;
+    let mut is_called_by =
+        |ann: &mut Phone, at_a: &mut Phone, at_b: &mut Phone, expected: [bool; 2]| {
+            attempts += 1;
+            who_rings(ann, "bob", &mut [at_a, at_b], &format!("flow{attempts}")) == expected
+        };
+    // Two more registrations at one node: then a call goes to the other one.
+    let _eve = registered(Phone::udp_at(sip_of(&a), "eve"), &a);
+    let _too = registered(Phone::udp_at(sip_of(&a), "eve"), &a);
+    soon("A is busier", || {
+        is_called_by(&mut ann, &mut at_a, &mut at_b, [false, true])
+    });
+    let _more = ["ann", "ann", "eve", "eve"].map(|user| {
+        let phone = Phone::udp_at(sip_of(&b), user);
+        registered(phone, &b)
+    });
+    soon("B is busier", || {
+        is_called_by(&mut ann, &mut at_a, &mut at_b, [true, false])
+    });
+    // A is there for the others, but silent.
+    signal(a.serve.id(), "STOP");
+    soon("the flow at B is tried", || {
+        is_called_by(&mut ann, &mut at_a, &mut at_b, [false, true])
+    });
+    signal(a.serve.id(), "CONT");
 }
 
 #[test]

@@ -252,21 +252,29 @@ fn made_local(made: &str) -> String {
 /// What a client of the old file has: a user, or the secret.
 fn credentials(text: &str) -> Option<[&str; 2]> {
     let find = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
-    let user = find("user=").map(|user| ["--user", user]);
-    user.or_else(|| find("static-auth-secret=").map(|secret| ["--secret", secret]))
+    // The password of a user with a key is not in the file.
+    let user = find("user=").filter(|user| !user.contains(":0x"));
+    let secret = || find("static-auth-secret=").map(|secret| secret.trim().trim_matches('"'));
+    let user = user.map(|user| ["--user", user]);
+    user.or_else(|| secret().map(|secret| ["--secret", secret]))
 }
 
 /// Starts a server with the imported example. A client of the old file gets a relay; returns whether there is one.
 fn starts_and_relays(name: &str) -> bool {
     let text = fs::read_to_string(format!("{EXAMPLES}/{name}")).expect("it exists");
+    text_starts_and_relays(name, &text)
+}
+
+fn text_starts_and_relays(name: &str, text: &str) -> bool {
     let folder = folder();
-    let (output, made) = import(folder.path(), &text, &[]);
+    let (output, made) = import(folder.path(), text, &["--from", "coturn"]);
     assert!(output.status.success(), "{name}: {}", stderr(&output));
+    accepted(&made);
     let local = made_local(&fs::read_to_string(&made).expect("it exists"));
     fs::write(&made, local).expect("a file can be written");
     let made = made.display().to_string();
     let server = Serve::start(&["--config", &made, "--offload", "off", "--workers", "1"]);
-    let Some(credentials) = credentials(&text) else {
+    let Some(credentials) = credentials(text) else {
         return false;
     };
     let mut probe = vec!["probe", "turn"];
@@ -304,6 +312,41 @@ fn every_example_starts_and_relays_for_clients_of_the_old_file() {
     let relays = names.iter().filter(|name| starts_and_relays(name)).count();
     // The users of the others are in databases.
     assert!(names.len() >= 20 && relays >= 15, "{relays} of {names:?}");
+}
+
+/// The text with the certificate of the test. Files from elsewhere name certificates that this machine has not.
+fn with_certificate(text: &str) -> String {
+    let line = |line: &str| match line.trim_start().split(['=', ' ']).next() {
+        Some("cert") => "cert=@DIR@/tls.crt\n".to_owned(),
+        Some("pkey") => "pkey=@DIR@/tls.key\n".to_owned(),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+#[ignore = "needs HAIRPIN_TEST_CONFIGURATIONS, a folder with configurations of coturn that end in .conf"]
+fn configurations_from_elsewhere_pass_check_start_and_relay_for_their_clients() {
+    let folder = std::env::var_os("HAIRPIN_TEST_CONFIGURATIONS").expect("a folder");
+    let entries = fs::read_dir(folder).expect("it exists");
+    let paths = entries.map(|entry| entry.expect("it exists").path());
+    let mut paths: Vec<_> = paths
+        .filter(|path| path.extension().is_some_and(|it| it == "conf"))
+        .collect();
+    paths.sort();
+    let mut relays = 0;
+    for path in &paths {
+        let text = with_certificate(&fs::read_to_string(path).expect("it is text"));
+        let name = path.display().to_string();
+        let has_relay = text_starts_and_relays(&name, &text);
+        println!("{name}: {}", if has_relay { "relays" } else { "starts" });
+        relays += usize::from(has_relay);
+    }
+    println!(
+        "{} start, {relays} of them relay for a client of the file",
+        paths.len()
+    );
+    assert!(!paths.is_empty() && relays > 0);
 }
 
 #[test]

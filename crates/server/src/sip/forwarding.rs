@@ -428,6 +428,8 @@ impl Trunks for ServerPolicy<'_> {
             address: SocketAddr::new(ip, own.port()),
             is_tls: false,
             q: 1_000,
+            load: 0,
+            phones: Vec::new(),
         })
     }
 

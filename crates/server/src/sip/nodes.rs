@@ -6,7 +6,7 @@ use super::store::WorkerBindings;
 use sip::{HashKey, Mono};
 use sip_server::Aor;
 use sip_server::location::Binding;
-use sip_server::proxy::AtNodes;
+use sip_server::proxy::{AtNodes, PhoneNames};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +31,8 @@ pub struct SharedBinding {
     pub id: u64,
     /// Whether it has a `reg-id`. Only then a phone that registers at another node leaves this one (RFC 5626 §6).
     pub has_reg_id: bool,
+    /// The name of its phone ([`PhoneNames::of`]), which may have other flows at other nodes.
+    pub phone: u64,
     /// A hash of the Call-ID of the REGISTER.
     pub call: u64,
     /// Its CSeq.
@@ -118,6 +120,7 @@ pub(super) struct Publisher {
     nodes: Option<NodesHook>,
     /// The same on all nodes.
     key: HashKey,
+    phone_names: PhoneNames,
     generation: u64,
     /// The first place of the location that is to be published again.
     next: Option<usize>,
@@ -131,6 +134,7 @@ impl Publisher {
         Publisher {
             nodes,
             key: key.derive(u64::from_le_bytes(*b"shared r")),
+            phone_names: PhoneNames::new(key),
             generation: 0,
             next: None,
             at: Mono(0),
@@ -191,6 +195,7 @@ impl Publisher {
         SharedBinding {
             id,
             has_reg_id: binding.reg_id() != 0,
+            phone: self.phone_names.of(binding),
             call: self.key.mac(binding.call_id()),
             cseq: binding.cseq(),
             q: binding.q().unwrap_or(FULL_Q),
@@ -289,10 +294,22 @@ mod tests {
     }
 
     fn flow_binding(uri: &str, reg_id: u32, updated: Mono, expires: Mono) -> Binding {
+        made((uri, b"", reg_id), updated, expires)
+    }
+
+    fn flow_of(instance: &[u8], reg_id: u32, updated: Mono, expires: Mono) -> Binding {
+        made(("sip:a@192.0.2.1", instance, reg_id), updated, expires)
+    }
+
+    fn made((uri, instance, reg_id): (&str, &[u8], u32), updated: Mono, expires: Mono) -> Binding {
+        let params = match instance {
+            [] => Vec::new(),
+            _ => [b";+sip.instance=\"<", instance, b">\""].concat(),
+        };
         let new = NewBinding {
             uri: uri.as_bytes(),
-            params: b"",
-            instance: b"",
+            params: &params,
+            instance,
             call_id: b"c1",
             cseq: 7,
             path: b"",
@@ -365,6 +382,23 @@ mod tests {
             let of_later_register = MovedBinding { cseq: 6, ..moved };
             assert!(!publisher.is(at, &binding, &of_later_register));
         }
+    }
+
+    #[test]
+    fn two_flows_of_a_phone_have_one_name_and_other_bindings_have_none_rfc5626_4_2() {
+        let names = [1, 1, 2].map(|key| Publisher::new(None, HashKey::new([key; 16])));
+        let at = now(20).mono;
+        let shared = |publisher: usize, instance: &[u8], reg_id| {
+            let flow = flow_of(instance, reg_id, now(2).mono, now(60).mono);
+            names[publisher].shared(at, &flow)
+        };
+        let (one, other) = (shared(0, b"urn:uuid:1", 1), shared(1, b"urn:uuid:1", 2));
+        assert_ne!(one.id, other.id);
+        assert_ne!(one.phone, 0);
+        assert_eq!(one.phone, other.phone);
+        assert_ne!(one.phone, shared(0, b"urn:uuid:2", 1).phone);
+        assert_ne!(one.phone, shared(2, b"urn:uuid:1", 1).phone, "another key");
+        assert_eq!(shared(0, b"urn:uuid:1", 0).phone, 0);
     }
 
     #[test]

@@ -207,6 +207,8 @@ pub(super) struct Context {
     pub(super) is_answered: bool,
     /// The request came from a trunk.
     pub(super) is_trunk: bool,
+    /// It came from another node of the cluster, for phones of this one.
+    pub(super) is_from_node: bool,
     /// The wheel has a timer for it.
     pub(super) is_timed: bool,
     /// When the time of the group that rings, of the address of a trunk, or of a lookup is over.
@@ -243,6 +245,7 @@ impl Context {
             is_ending: false,
             is_answered: false,
             is_trunk: false,
+            is_from_node: false,
             is_timed: false,
             group_until: None,
             may_divert: false,

@@ -241,7 +241,8 @@ impl Proxy {
                 if let Some(hop) = branch.hop {
                     trunk::not_sent(stack, context, &hop);
                 }
-                context.best.add_own(code_of(&error, target.is_binding));
+                let is_binding = target.is_binding && !context.is_from_node;
+                context.best.add_own(code_of(&error, is_binding));
                 note_attempt(stack, context, number, AttemptFailure::NotSent);
                 self.branch_media_ended(key, number);
                 let is_of_flow = matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);

@@ -56,7 +56,7 @@ mod uris;
 pub use config::{Config, Forking};
 pub use context::ContextKey;
 pub use media::{MediaCommand, MediaProfile, MediaRequest, MediaResult};
-pub use nodes::{AtNodes, NodeHop};
+pub use nodes::{AtNodes, NodeHop, PhoneNames};
 pub use policy::{
     Authenticated, Authentication, BindingsLocation, Calls, Denied, HopFull, Inbound, IsUser,
     LookedUp, Lookup, NewCall, Policy, Routing, Trunks,
@@ -152,6 +152,7 @@ pub struct Stats {
 pub struct Proxy {
     config: Config,
     tokens: RouteTokens,
+    phone_names: PhoneNames,
     /// Of the identities of dialogs that count.
     calls_key: HashKey,
     worker: u16,
@@ -183,6 +184,7 @@ impl Proxy {
         Proxy {
             config,
             tokens: RouteTokens::new(key),
+            phone_names: PhoneNames::new(key),
             calls_key: key.derive(u64::from_le_bytes(*b"counted.")),
             worker,
             runs: Runs::of(run),
@@ -651,6 +653,7 @@ impl Proxy {
             return;
         };
         context.is_trunk = base.is_trunk;
+        context.is_from_node = base.is_node;
         context.admitted = admitted;
         context.base = Some(Box::new(base));
         context.targets = targets;

@@ -8,13 +8,14 @@
 //! which looks among its own bindings only: no request goes in circles. Flows stay with their node. Later requests of
 //! the dialog pass through both nodes.
 
+use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use sip::dispatch::AllowedDestination;
 use sip::flow::{Flow, Transport};
 use sip::uri::starts_with_sips;
-use sip::{Message, Mono};
+use sip::{HashKey, Message, Mono};
 
 use super::calls::note_attempt;
 use super::context::{Base, Branch, ContextKey};
@@ -27,15 +28,17 @@ use super::sender::Sender;
 use super::target::Target;
 use super::token::{FromNode, MAX_USER, Token};
 use super::uris::request_uri;
-use super::{Proxy, Refusal, Stack};
+use super::{Proxy, Refusal, Stack, moved};
 use crate::calls::AttemptFailure;
+use crate::flow::FlowId;
+use crate::location::Binding;
 
 /// Within this time, a node responds to an INVITE: with a 100 at least. A node that is gone stays in the directory for
 /// some seconds, and without this limit, the caller would wait for Timer B (RFC 3261 §17.1.1.2).
 const NODE_TIME: Duration = Duration::from_secs(3);
 
 /// Another node, with bindings of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeHop {
     /// Where it takes SIP: over UDP and TCP, or over TLS.
     pub address: SocketAddr,
@@ -43,6 +46,36 @@ pub struct NodeHop {
     pub is_tls: bool,
     /// The greatest priority of its contacts, in thousandths.
     pub q: u16,
+    /// How busy it is, in any unit that all nodes share.
+    pub load: u64,
+    /// The phone of each of its bindings, as [`PhoneNames::of`] names it.
+    pub phones: Vec<u64>,
+}
+
+/// Names the phones that may have flows at several nodes (RFC 5626 §4.2). With one key, the names are the same at all
+/// nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct PhoneNames(HashKey);
+
+impl PhoneNames {
+    /// With the key that [`Proxy::new`] gets.
+    #[must_use]
+    pub fn new(key: HashKey) -> PhoneNames {
+        PhoneNames(key.derive(u64::from_le_bytes(*b"phones n")))
+    }
+
+    /// The name of the phone of a binding. 0 without a `reg-id`: such a binding is the only one of its phone.
+    #[must_use]
+    pub fn of(self, binding: &Binding) -> u64 {
+        match (binding.reg_id(), binding.instance()) {
+            (0, _) | (_, []) => 0,
+            _ => self.of_hash(moved::hash_of(binding)),
+        }
+    }
+
+    fn of_hash(self, phone: u64) -> u64 {
+        self.0.mac(&phone.to_be_bytes()).max(1)
+    }
 }
 
 /// What [`super::Lookup::nodes`] knows.
@@ -54,6 +87,46 @@ pub enum AtNodes {
     Pending,
     /// That cannot be found out now.
     Unavailable,
+}
+
+/// Which nodes get a request.
+#[derive(Debug, PartialEq, Eq)]
+struct Chosen {
+    /// These, in the order in which they are tried if that is one after the other.
+    first: Vec<NodeHop>,
+    /// All of their phones have a flow at this node or at one of the first ones, too. They get the request if that flow
+    /// fails.
+    others: Vec<NodeHop>,
+}
+
+/// Chooses among the nodes of an address. A phone with flows at several nodes gets the request by one flow only (RFC
+/// 5626 §7): by one of this node, if there is one, or else by the least loaded node. `here`: phones with flows of this
+/// node.
+fn choose(mut nodes: Vec<NodeHop>, here: &[u64]) -> Chosen {
+    // The one that is tried last comes first, and gives its phones to the others.
+    nodes.sort_by_key(|node| (node.q, Reverse(node.load)));
+    let mut others = Vec::new();
+    let mut place = 0;
+    while let Some(node) = nodes.get(place) {
+        let is_elsewhere = |phone: &u64| {
+            let mut all = nodes.iter().enumerate();
+            *phone != 0
+                && (here.contains(phone)
+                    || all.any(|(of, it)| of != place && it.phones.contains(phone)))
+        };
+        let is_dispensable = !node.phones.is_empty() && node.phones.iter().all(is_elsewhere);
+        match is_dispensable {
+            true => others.push(nodes.remove(place)),
+            false => place += 1,
+        }
+    }
+    nodes.reverse();
+    // The least loaded one is the first to be tried.
+    others.reverse();
+    Chosen {
+        first: nodes,
+        others,
+    }
 }
 
 /// The parameter of the URI of a node that is reached by this flow.
@@ -91,7 +164,8 @@ impl Proxy {
             elsewhere: None,
         };
         match self.bindings_of(asked.now, &aor, &wanted, policy)? {
-            Some(contacts) if contacts.is_empty() => Err(Refusal::of(480, "")),
+            // The other node may know another flow of the phone (RFC 5626 §7), and makes a 480 of the 430 if not.
+            Some(contacts) if contacts.is_empty() => Err(Refusal::of(430, "")),
             Some(contacts) => {
                 let contacts = (contacts, Some(aor));
                 Ok(forward(Sender::Node, routed, contacts, breadth))
@@ -100,20 +174,37 @@ impl Proxy {
         }
     }
 
-    /// The targets of a request for this URI at other nodes.
-    pub(super) fn node_targets(
+    /// Adds the targets of a request for this URI at other nodes to those at this node.
+    pub(super) fn add_nodes(
         &self,
-        asked: &ReceivedRequest<'_, '_>,
+        targets: &mut Vec<Target>,
+        from: &FlowId,
         uri: &[u8],
-        nodes: &[NodeHop],
-    ) -> Vec<Target> {
+        nodes: Vec<NodeHop>,
+    ) {
         let uri = request_uri(uri);
         // RFC 5630 §3.1.2: SIPS requires TLS on each hop. The Route of a node is no SIPS URI.
-        if starts_with_sips(&uri) {
-            return Vec::new();
+        if nodes.is_empty() || starts_with_sips(&uri) {
+            return;
         }
-        let all = nodes.iter();
-        all.map(|hop| Target::node(&uri, hop, asked.from)).collect()
+        let name = |target: &Target| match target.phone {
+            0 => 0,
+            phone => self.phone_names.of_hash(phone),
+        };
+        let here: Vec<u64> = targets.iter().map(name).collect();
+        let Chosen { first, others } = choose(nodes, &here);
+        let mut phones: Vec<Vec<u64>> = here.iter().map(|name| vec![*name]).collect();
+        for node in first {
+            targets.push(Target::node(&uri, &node, from));
+            phones.push(node.phones);
+        }
+        for node in others {
+            for (target, phones) in targets.iter_mut().zip(&phones) {
+                if phones.iter().any(|phone| node.phones.contains(phone)) {
+                    target.others.push(Target::node(&uri, &node, from));
+                }
+            }
+        }
     }
 
     /// The Route value of a request for another node. Its token has the time of now: phones with a greater `q` may have
@@ -170,8 +261,73 @@ impl Proxy {
         for number in &over {
             note_attempt(stack, context, *number, AttemptFailure::NoResponse);
         }
+        for number in &over {
+            let _ = self.try_other_flow(now, stack, key, *number);
+        }
         if !over.is_empty() {
             self.branch_ended(now, stack, key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u8, load: u64, phones: &[u64]) -> NodeHop {
+        NodeHop {
+            address: SocketAddr::from(([192, 0, 2, number], 5060)),
+            is_tls: false,
+            q: 1_000,
+            load,
+            phones: phones.to_vec(),
+        }
+    }
+
+    /// The numbers of the first nodes, and of the others.
+    fn chosen(nodes: &[NodeHop], here: &[u64]) -> (Vec<u8>, Vec<u8>) {
+        let Chosen { first, others } = choose(nodes.to_vec(), here);
+        let number = |node: &NodeHop| match node.address {
+            SocketAddr::V4(address) => address.ip().octets()[3],
+            SocketAddr::V6(_) => 0,
+        };
+        (
+            first.iter().map(number).collect(),
+            others.iter().map(number).collect(),
+        )
+    }
+
+    #[test]
+    fn of_two_nodes_with_flows_of_a_phone_the_less_loaded_one_gets_the_request_rfc5626_7() {
+        for (loads, expected) in [([5, 9], (vec![1], vec![2])), ([9, 5], (vec![2], vec![1]))] {
+            let nodes = [node(1, loads[0], &[7]), node(2, loads[1], &[7])];
+            assert_eq!(chosen(&nodes, &[]), expected, "{loads:?}");
+        }
+        let three = [node(1, 9, &[7]), node(2, 5, &[7]), node(3, 7, &[7])];
+        assert_eq!(chosen(&three, &[]), (vec![2], vec![3, 1]));
+        // A greater priority comes before a smaller load.
+        let mut preferred = node(1, 9, &[7]);
+        let mut other = node(2, 5, &[7]);
+        (preferred.q, other.q) = (800, 700);
+        assert_eq!(chosen(&[other, preferred], &[]), (vec![1], vec![2]));
+    }
+
+    #[test]
+    fn a_flow_of_this_node_comes_before_those_of_others() {
+        let nodes = [node(1, 0, &[7]), node(2, 0, &[7, 8])];
+        assert_eq!(chosen(&nodes, &[7]), (vec![2], vec![1]));
+        assert_eq!(chosen(&nodes, &[8, 7]), (vec![], vec![2, 1]));
+    }
+
+    #[test]
+    fn a_node_with_a_phone_that_no_other_one_has_gets_the_request() {
+        // Node 2 has all phones, so node 1 is not needed, although it is less loaded.
+        let nodes = [node(1, 5, &[7]), node(2, 9, &[7, 8])];
+        assert_eq!(chosen(&nodes, &[]), (vec![2], vec![1]));
+        for phones in [&[7, 0][..], &[0], &[]] {
+            let nodes = [node(1, 5, phones), node(2, 9, phones)];
+            assert_eq!(chosen(&nodes, &[0]), (vec![1, 2], vec![]), "{phones:?}");
+        }
+        assert_eq!(chosen(&[], &[7]), (vec![], vec![]));
     }
 }

@@ -450,8 +450,7 @@ impl Proxy {
                 // What is registered here goes on.
                 AtNodes::Unavailable => {}
                 AtNodes::Known(nodes) => {
-                    let nodes = self.node_targets(asked, wanted.uri, &nodes);
-                    contacts.targets.extend(nodes);
+                    self.add_nodes(&mut contacts.targets, asked.from, wanted.uri, nodes);
                 }
             }
         }

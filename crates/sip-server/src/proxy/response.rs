@@ -423,6 +423,8 @@ impl Proxy {
         match response {
             // The binding is at another server, which needs the 430.
             Some(response) if context.aor.is_none() => self.keep(key, response, (false, None)),
+            // The other node may know another flow of the phone (RFC 5626 §7).
+            _ if context.is_from_node => context.best.add_own(430),
             // "Endpoints should never receive a 430 response" (RFC 5626 §11.5).
             _ => context.best.add_own(480),
         }

@@ -318,6 +318,8 @@ fn the_bye_from_and_to_another_node_ends_the_call() {
             address: address(UAS),
             is_tls: false,
             q: 1_000,
+            load: 0,
+            phones: Vec::new(),
         }]);
         world.nodes[UAS].script = answers(&[(50, 200)]);
         call(&mut world, "sip:bob@example.com");

@@ -143,6 +143,8 @@ fn to_another_user() -> World {
         address: address(PROXY),
         is_tls: false,
         q: 1_000,
+        load: 0,
+        phones: Vec::new(),
     });
     world.policy().calls = Some(CallPolicy::default());
     for (user, node) in [("bob", UAS), ("carol", UAS + 3)] {

@@ -149,13 +149,18 @@ fn engine(index: usize, is_proxy: bool) -> Engine {
     config.overload_control = false;
     let mut engine = Engine::new(config, 7 + index as u64);
     if is_proxy {
-        engine.set_proof(Box::new(RouteProof::new(HashKey::new([3; 16]))));
+        engine.set_proof(Box::new(RouteProof::new(key())));
     }
     engine
 }
 
+/// The lasting key of all proxies.
+pub(crate) fn key() -> HashKey {
+    HashKey::new([3; 16])
+}
+
 fn proxied(config: ProxyConfig) -> Proxied {
-    let key = HashKey::new([3; 16]);
+    let key = key();
     let tls = HAS_TLS.get().then_some(Transport::Tls);
     let transports = [Transport::Udp, Transport::Tcp].into_iter().chain(tls);
     let sources = transports.map(|transport| Source {
@@ -242,8 +247,7 @@ pub(crate) fn flow_of(node: usize, remote: SocketAddr, connection: Option<u64>) 
 impl Proxied {
     /// From now on, the proxy is that of another run, or of another node.
     pub(crate) fn set_run(&mut self, run: u32) {
-        let key = HashKey::new([3; 16]);
-        self.proxy = Proxy::new(ProxyConfig::default(), key, PROXY as u16, run);
+        self.proxy = Proxy::new(ProxyConfig::default(), key(), PROXY as u16, run);
         self.run = run;
     }
 }

@@ -16,12 +16,28 @@ use crate::world::World;
 fn with_node() -> World {
     let mut world = World::new();
     world.policy().user("bob");
-    world.policy().nodes = AtNodes::Known(vec![NodeHop {
-        address: address(UAS),
-        is_tls: false,
-        q: 1_000,
-    }]);
+    world.policy().nodes = AtNodes::Known(vec![hop(UAS, 1_000)]);
     world
+}
+
+/// The user agent at this place stands for a node.
+fn hop(place: usize, q: u16) -> NodeHop {
+    NodeHop {
+        address: address(place),
+        is_tls: false,
+        q,
+        load: 0,
+        phones: Vec::new(),
+    }
+}
+
+/// A node with a flow of this phone.
+fn flow_at(place: usize, load: u64, phone: u64) -> NodeHop {
+    NodeHop {
+        load,
+        phones: vec![phone],
+        ..hop(place, 1_000)
+    }
 }
 
 fn invite(world: &mut World, number: u32, extra: &str) {
@@ -167,9 +183,9 @@ fn who_shows_the_token_of_another_node_needs_no_password_for_this_call_alone() {
         let heard = world.heard(UAC);
         assert!(heard.last().unwrap().starts_with(code), "{heard:?}");
     }
-    // Without a phone here, no further node is asked.
+    // Without a phone here, no further node is asked. The one that has asked may know another flow of the phone.
     let mut world = with_node();
-    assert_eq!(of(&mut world, "sip:bob@example.com", 1), "480 INVITE");
+    assert_eq!(of(&mut world, "sip:bob@example.com", 1), "430 INVITE");
     assert_eq!(world.policy().nodes_asked, 0);
     // Nobody can make such a token.
     let mut world = with_phone();
@@ -213,6 +229,83 @@ fn a_node_that_is_silent_is_480_after_three_seconds() {
 }
 
 #[test]
+fn a_phone_with_flows_at_two_nodes_is_called_by_the_less_loaded_one_alone_rfc5626_7() {
+    for (loads, called, other) in [([5, 9], UAS, UAS + 1), ([9, 5], UAS + 1, UAS)] {
+        let mut world = with_node();
+        let nodes = vec![flow_at(UAS, loads[0], 7), flow_at(UAS + 1, loads[1], 7)];
+        world.policy().nodes = AtNodes::Known(nodes);
+        world.nodes[called].script = answers(&[(10, 180), (50, 486)]);
+        invite(&mut world, 1, ALICE);
+        world.run_until(1_000);
+        assert_eq!(world.heard(UAC), ["180 INVITE", "486 INVITE"], "{loads:?}");
+        assert!(world.nodes[other].texts.is_empty(), "{loads:?}");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn the_other_node_is_asked_if_a_flow_has_failed_or_its_node_is_silent_rfc5626_7() {
+    for code in [Some(430), Some(408), None] {
+        let mut world = with_node();
+        let nodes = vec![flow_at(UAS, 5, 7), flow_at(UAS + 1, 9, 7)];
+        world.policy().nodes = AtNodes::Known(nodes);
+        match code {
+            Some(code) => world.nodes[UAS].script = answers(&[(10, code)]),
+            None => world.dead.push(UAS),
+        }
+        world.nodes[UAS + 1].script = answers(&[(10, 180), (50, 200)]);
+        invite(&mut world, 1, ALICE);
+        world.run_until(2_900);
+        let is_asked = !world.nodes[UAS + 1].texts.is_empty();
+        assert_eq!(is_asked, code.is_some(), "a node has three seconds");
+        world.run_until(5_000);
+        assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE", "{code:?}");
+        // The Route is for the second node.
+        let texts = &world.nodes[UAS + 1].texts;
+        let end = format!("@{};lr>", address(UAS + 1));
+        assert!(value(&texts[0], "Route").unwrap().ends_with(&end));
+        world.nothing_is_left();
+    }
+    // Both have failed: the caller never gets a 430 (RFC 5626 §11.5).
+    let mut world = with_node();
+    let nodes = vec![flow_at(UAS, 5, 7), flow_at(UAS + 1, 9, 7)];
+    world.policy().nodes = AtNodes::Known(nodes);
+    for place in [UAS, UAS + 1] {
+        world.nodes[place].script = answers(&[(10, 430)]);
+    }
+    invite(&mut world, 1, ALICE);
+    world.run_until(1_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "480 INVITE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_flow_of_this_node_comes_before_one_of_another_node_rfc5626_7() {
+    for code in [486, 430] {
+        let mut world = with_node();
+        let mut contact = Contact::at("sip:bob@10.0.0.7:40000");
+        contact.instance = "urn:uuid:1".to_owned();
+        contact.reg_id = 1;
+        contact.flow = Some(World::datagrams_of(UAS));
+        let phone = contact.phone();
+        world.policy().bind("bob", &contact);
+        let nodes = vec![flow_at(UAS + 1, 0, phone), flow_at(UAS + 2, 0, phone + 1)];
+        world.policy().nodes = AtNodes::Known(nodes);
+        world.nodes[UAS].script = answers(&[(10, code)]);
+        for place in [UAS + 1, UAS + 2] {
+            world.nodes[place].script = answers(&[(10, 486)]);
+        }
+        invite(&mut world, 1, ALICE);
+        world.run_until(1_000);
+        assert_eq!(*world.heard(UAC).last().unwrap(), "486 INVITE");
+        let is_asked = |place: usize| !world.nodes[place].texts.is_empty();
+        assert_eq!(is_asked(UAS + 1), code == 430, "the flow here has failed");
+        assert!(is_asked(UAS + 2), "another phone rings beside this one");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
 fn each_node_has_its_own_time_to_respond() {
     let config = Config {
         forking: Forking::ByQ,
@@ -220,11 +313,6 @@ fn each_node_has_its_own_time_to_respond() {
     };
     let mut world = World::with(Weather::FINE, 1, config);
     world.policy().user("bob");
-    let hop = |node, q| NodeHop {
-        address: address(node),
-        is_tls: false,
-        q,
-    };
     world.policy().nodes = AtNodes::Known(vec![hop(UAS, 1_000), hop(UAS + 1, 500)]);
     world.nodes[UAS].script = answers(&[(10, 180), (2_900, 486)]);
     world.dead.push(UAS + 1);
@@ -279,11 +367,7 @@ fn the_token_for_a_node_is_as_new_as_its_request_when_others_have_rung_before() 
     let mut world = World::with(Weather::FINE, 1, config);
     let uri = format!("sip:bob@{}", address(UAS + 1));
     world.policy().bind("bob", &Contact::at(&uri));
-    world.policy().nodes = AtNodes::Known(vec![NodeHop {
-        address: address(UAS),
-        is_tls: false,
-        q: 500,
-    }]);
+    world.policy().nodes = AtNodes::Known(vec![hop(UAS, 500)]);
     world.nodes[UAS + 1].script = answers(&[(10, 180)]);
     invite(&mut world, 1, ALICE);
     world.run_until(160_000);

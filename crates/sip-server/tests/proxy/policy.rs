@@ -15,7 +15,7 @@ use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
 use sip_server::proxy::{
     AtNodes, Authenticated, Authentication, BindingsLocation, Calls, Denied, Inbound, IsUser,
-    LookedUp, Lookup, NewCall, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
+    LookedUp, Lookup, NewCall, PhoneNames, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
 };
 use sip_server::routes::Table;
 use sip_server::{Aor, AorHash, AorKey};
@@ -261,6 +261,11 @@ impl Contact {
             uri: uri.to_owned(),
             ..Contact::default()
         }
+    }
+
+    /// The name of its phone at other nodes.
+    pub(crate) fn phone(&self) -> u64 {
+        PhoneNames::new(crate::node::key()).of(&self.binding())
     }
 
     fn binding(&self) -> Binding {

@@ -52,7 +52,7 @@ impl Trunks for TestPolicy {
     }
 
     fn own_hop(&self) -> Option<NodeHop> {
-        self.own_hop
+        self.own_hop.clone()
     }
 
     fn forward_after(&self, aor: &Aor) -> Option<Duration> {

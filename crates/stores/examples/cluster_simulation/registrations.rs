@@ -91,6 +91,7 @@ fn binding(phone: u64) -> SharedBinding {
     SharedBinding {
         id: phone,
         has_reg_id: false,
+        phone: 0,
         call: phone,
         cseq: 1,
         q: 1_000,

@@ -25,9 +25,11 @@ struct Text {
     id: u64,
     q: u16,
     ends_unix_s: u64,
-    /// Nodes of earlier versions do not write it.
+    /// Nodes of earlier versions do not write these.
     #[serde(default)]
     register: Option<Register>,
+    #[serde(default)]
+    phone: u64,
 }
 
 /// A text of the engine that no node has written.
@@ -81,6 +83,7 @@ impl Owner<'_> {
                 q: binding.q,
                 ends_unix_s: (self.unix_ms + binding.ttl_ms).div_ceil(1_000),
                 register: Some(binding.register(self.unix_ms)),
+                phone: binding.phone,
             };
             BindEntry {
                 field: format!("{:016x}", binding.id),
@@ -154,10 +157,14 @@ impl Owner<'_> {
                 continue;
             }
             match nodes.iter_mut().find(|known| known.node == text.node) {
-                Some(known) => known.q = known.q.max(text.q),
+                Some(known) => {
+                    known.q = known.q.max(text.q);
+                    known.phones.push(text.phone);
+                }
                 None => nodes.push(AtNode {
                     node: text.node,
                     q: text.q,
+                    phones: vec![text.phone],
                 }),
             }
         }
@@ -173,6 +180,7 @@ mod tests {
         SharedBinding {
             id,
             has_reg_id: true,
+            phone: 10 + id,
             call: 7,
             cseq: 1,
             q,
@@ -209,12 +217,23 @@ mod tests {
         let expected = AtNode {
             node: "b".to_owned(),
             q: 700,
+            phones: vec![11, 12],
         };
         assert_eq!((&*nodes, forged), (&[expected][..], 2));
         // Long after its end.
         let mut later = owner("a", &seal);
         later.unix_ms += (60 + VALID_S + 1) * 1_000;
         assert!(later.read(b"x@d", &all).0.is_empty());
+    }
+
+    #[test]
+    fn a_text_of_an_earlier_version_names_no_phone() {
+        let seal = Seal::new(&[1; 32]);
+        let earlier = serde_json::json!({
+            "aor": crate::keys::hex(b"x@d"), "node": "b", "id": 1, "q": 700, "ends_unix_s": 1_000_060,
+        });
+        let (nodes, forged) = owner("a", &seal).read(b"x@d", &[seal.sign(PURPOSE, &earlier)]);
+        assert_eq!((&nodes[0].phones[..], forged), (&[0][..], 0));
     }
 
     #[test]

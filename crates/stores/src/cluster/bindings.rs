@@ -45,6 +45,8 @@ pub struct SharedBinding {
     pub id: u64,
     /// Whether it has a `reg-id`. Only then a phone that registers at another node leaves this one (RFC 5626 §6).
     pub has_reg_id: bool,
+    /// The name of its phone, on all nodes: the flows of one phone have the same. 0: no other binding is of its phone.
+    pub phone: u64,
     /// A hash of the Call-ID of the REGISTER.
     pub call: u64,
     /// Its CSeq.
@@ -64,6 +66,8 @@ pub struct AtNode {
     pub node: String,
     /// The greatest priority of its contacts.
     pub q: u16,
+    /// The phone of each of its bindings, as in [`SharedBinding`].
+    pub phones: Vec<u64>,
 }
 
 /// The nodes with bindings of an address; `None` if the engine does not respond.
@@ -532,6 +536,7 @@ mod tests {
         SharedBinding {
             id,
             has_reg_id: true,
+            phone: 0,
             call: 7,
             cseq: 1,
             q,
@@ -643,6 +648,7 @@ mod tests {
         let nodes: Arc<[AtNode]> = vec![AtNode {
             node: "b".to_owned(),
             q: 1_000,
+            phones: vec![0],
         }]
         .into();
         bindings.answer(b"x@d", &Some(Arc::clone(&nodes)));

@@ -34,19 +34,40 @@ struct Directory {
     /// This node has addresses of these families.
     has_v4: bool,
     has_v6: bool,
-    /// Where nodes that are alive take SIP, and whether over TLS.
-    nodes: HashMap<String, (SocketAddr, bool)>,
+    nodes: HashMap<String, LiveSip>,
+}
+
+/// A node that is alive.
+#[derive(Debug)]
+struct LiveSip {
+    /// Where it takes SIP.
+    address: SocketAddr,
+    is_tls: bool,
+    load: u64,
+}
+
+/// How busy a node is, for calls. A node that drains or is overloaded is busier than any other one. Then comes the share
+/// of its limit of allocations, in percent, and then the number of its registration bindings.
+fn load_of(node: &NodeInfo) -> u64 {
+    const BINDINGS: u64 = 1 << 48;
+    let percent = match node.draining || node.overloaded {
+        true => u64::from(u16::MAX),
+        false => u64::from(node.load / 10).min(u64::from(u16::MAX) - 1),
+    };
+    percent * BINDINGS + node.bindings.min(BINDINGS - 1)
 }
 
 impl Directory {
     /// The addresses of those nodes that are alive.
     fn hops(&self, nodes: &[AtNode]) -> Vec<NodeHop> {
         let hop = |at: &AtNode| {
-            let (address, is_tls) = *self.nodes.get(&at.node)?;
+            let node = self.nodes.get(&at.node)?;
             Some(NodeHop {
-                address,
-                is_tls,
+                address: node.address,
+                is_tls: node.is_tls,
                 q: at.q,
+                load: node.load,
+                phones: at.phones.clone(),
             })
         };
         nodes.iter().filter_map(hop).collect()
@@ -94,7 +115,7 @@ impl SipNodes {
         let is_required = self.tls.as_ref().is_some_and(|tls| tls.is_required);
         let mut directory = self.write();
         let (has_v4, has_v6) = (directory.has_v4, directory.has_v6);
-        let address_of = |node: &NodeInfo| {
+        let live = |node: &NodeInfo| {
             let mut all = node.sip.iter();
             let is_usable = |at: &&SocketAddr| match at.is_ipv4() {
                 true => has_v4,
@@ -102,9 +123,14 @@ impl SipNodes {
             };
             let is_tls = has_tls && fingerprints_of(node).is_some();
             let at = all.find(is_usable).filter(|_| is_tls || !is_required)?;
-            Some((node.name.clone(), (*at, is_tls)))
+            let live = LiveSip {
+                address: *at,
+                is_tls,
+                load: load_of(node),
+            };
+            Some((node.name.clone(), live))
         };
-        directory.nodes = all.iter().filter_map(address_of).collect();
+        directory.nodes = all.iter().filter_map(live).collect();
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Directory> {
@@ -188,6 +214,7 @@ impl OtherNodes for SipNodes {
             cseq: it.cseq,
             q: it.q,
             has_reg_id: it.has_reg_id,
+            phone: it.phone,
             age_ms: milliseconds(it.age),
             ttl_ms: milliseconds(it.left),
         });
@@ -274,15 +301,49 @@ mod tests {
         let all = ["a", "b", "c", "d"].map(|node| AtNode {
             node: node.to_owned(),
             q: 700,
+            phones: vec![7],
         });
         let hop = NodeHop {
             address: at("192.0.2.2:5060"),
             is_tls: false,
             q: 700,
+            load: 0,
+            phones: vec![7],
         };
         assert_eq!(hops(&sip.directory, &all), AtNodes::Known(vec![hop]));
         sip.set_nodes(&[]);
         assert_eq!(hops(&sip.directory, &all), AtNodes::Known(Vec::new()));
+    }
+
+    #[test]
+    fn a_node_that_drains_is_busier_than_all_then_allocations_count_and_then_registrations() {
+        let node = |load, bindings| NodeInfo {
+            load,
+            bindings,
+            ..NodeInfo::default()
+        };
+        let draining = NodeInfo {
+            draining: true,
+            ..NodeInfo::default()
+        };
+        let overloaded = NodeInfo {
+            overloaded: true,
+            ..NodeInfo::default()
+        };
+        let order = [
+            node(9, 0),
+            node(0, 1),
+            node(9, u64::from(u32::MAX)),
+            node(10, 0),
+            node(999, 5),
+            node(u32::MAX, u64::MAX),
+        ];
+        for pair in order.windows(2) {
+            assert!(load_of(&pair[0]) < load_of(&pair[1]), "{pair:?}");
+        }
+        for busy in [draining, overloaded] {
+            assert!(load_of(&order[5]) < load_of(&busy));
+        }
     }
 
     #[test]
@@ -301,6 +362,7 @@ mod tests {
         let all = ["a", "b"].map(|node| AtNode {
             node: node.to_owned(),
             q: 700,
+            phones: vec![0],
         });
         let keys = ClusterKeys::new(b"a secret of 32 bytes for a test.").expect("long enough");
         let tls = Arc::new(NodeTls::new(keys, "c", 0).expect("a certificate"));

@@ -38,10 +38,20 @@ pub(crate) fn registered(mut phone: Phone, node: &Node) -> Phone {
 
 /// Registers a phone by its instance (RFC 5626 §4.2). The same instance at another node is the same phone.
 pub(crate) fn register_instance(phone: &mut Phone, instance: u32, call: &str, node: &Node) {
+    register_flow(phone, (instance, 1), call, node);
+}
+
+/// Registers one flow of an instance. With another reg-id at another node, the phone keeps both (RFC 5626 §4.2.1).
+pub(crate) fn register_flow(
+    phone: &mut Phone,
+    (instance, reg_id): (u32, u32),
+    call: &str,
+    node: &Node,
+) {
     let before = written(node);
     let uri = "sip:example.com";
     let params = format!(
-        ";+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-{instance:012}>\";reg-id=1\r\n"
+        ";+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-{instance:012}>\";reg-id={reg_id}\r\n"
     );
     let with_instance = |text: String| {
         let (head, rest) = text.split_once("Contact: ").unwrap();
@@ -56,7 +66,7 @@ pub(crate) fn register_instance(phone: &mut Phone, instance: u32, call: &str, no
     let second = with_instance(phone.request("REGISTER", uri, call, 2, &line));
     phone.send(&second);
     let ok = phone.expect("SIP/2.0 200");
-    assert!(ok.contains("reg-id=1"), "{ok}");
+    assert!(ok.contains(&format!("reg-id={reg_id}")), "{ok}");
     soon("the engine has it", || written(node) > before);
 }
 

@@ -16,6 +16,7 @@ fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
     let binding = SharedBinding {
         id: 1,
         has_reg_id: true,
+        phone: 0,
         call: 2,
         cseq: 3,
         q: 1_000,
@@ -64,6 +65,7 @@ fn shared(id: u64, call: u64, age_ms: u64) -> SharedBinding {
     SharedBinding {
         id,
         has_reg_id: true,
+        phone: 0,
         call,
         cseq: 3,
         q: 1_000,
