@@ -31,6 +31,7 @@ fn ours(certificate: &Certificate) -> server::Running {
     let files = CertificateFiles {
         certificate: certificate.path("cert.pem"),
         key: certificate.path("key.pem"),
+        ..CertificateFiles::default()
     };
     server::Server::builder()
         .listen_dtls(([127, 0, 0, 1], 0).into())

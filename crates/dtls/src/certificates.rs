@@ -10,12 +10,17 @@ const MAX_CHAIN: usize = 16 * 1024;
 /// A source of certificates. An endpoint calls it once per handshake. It must not block.
 pub trait Certificates: std::fmt::Debug + Send + Sync {
     /// The certificate for the server name that the client sent (RFC 6066 §3), or for a client that sent none.
-    fn find(&self, server_name: Option<&str>) -> Option<std::sync::Arc<CertifiedKey>>;
+    /// `listener` is that of the [`Path`](crate::Path).
+    fn find(
+        &self,
+        listener: u32,
+        server_name: Option<&str>,
+    ) -> Option<std::sync::Arc<CertifiedKey>>;
 }
 
 /// One certificate for every name.
 impl Certificates for std::sync::Arc<CertifiedKey> {
-    fn find(&self, _: Option<&str>) -> Option<std::sync::Arc<CertifiedKey>> {
+    fn find(&self, _: u32, _: Option<&str>) -> Option<std::sync::Arc<CertifiedKey>> {
         Some(self.clone())
     }
 }

@@ -13,12 +13,14 @@ mod control;
 mod events;
 mod external_address;
 mod import;
+mod log_fields;
 mod log_queue;
 mod metrics;
 mod push;
 #[cfg(test)]
 mod reference;
 mod systemd;
+mod telemetry;
 
 use std::process::ExitCode;
 

@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         [chain, key] => Certificates::from_files(vec![CertificateFiles {
             certificate: chain.into(),
             key: key.into(),
+            ..CertificateFiles::default()
         }])?,
         _ => Certificates::self_signed(&["localhost".to_owned()])?,
     };

@@ -179,7 +179,7 @@ fn a_recorded_call_costs_at_most_512_bytes() {
             let from = (long.as_bytes(), &flow);
             let mut record = CallRecord::new(key, now, &message, from);
             for _ in 0..16 {
-                record.attempt_failed(b"carrier-with-a-name", AttemptFailure::NoResponse);
+                record.attempt_failed(now.mono, b"carrier-with-a-name", AttemptFailure::NoResponse);
             }
             record.concluded(now.mono, 200, long.as_bytes(), Some(Leg::from(&flow)));
             let id = DialogId::new(key, &number.to_be_bytes(), [b"a", b"b"]);

@@ -21,8 +21,8 @@ pub enum StoreError {
     /// No response in time.
     #[error("no response within {} ms", .0.as_millis())]
     Timeout(Duration),
-    /// Several changes take longer than they may take together.
-    #[error("all changes together take too long")]
+    /// The deadline of a request with several queries or changes has passed.
+    #[error("the time for this request is over")]
     Deadline,
     /// The store is down.
     #[error("the store is down; the server probes it at most 30 s apart")]

@@ -55,7 +55,7 @@ pub mod keys;
 pub mod kinds;
 pub mod lookups;
 pub mod ranges;
-pub mod removal;
+pub mod realm_changes;
 pub mod sinks;
 pub mod source;
 pub mod sql;

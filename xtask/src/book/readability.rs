@@ -71,6 +71,7 @@ const PLAIN: &[&str] = &[
     "docs/steering.md",
     "docs/stores.md",
     "docs/tcp-allocations.md",
+    "docs/telemetry.md",
     "docs/tls.md",
     "docs/tutorials",
 ];

@@ -58,7 +58,11 @@ struct Chosen {
 }
 
 /// Selects certificate, cipher suite, group and signature scheme for a ClientHello.
-fn choose(hello: &ClientHello<'_>, config: &Config) -> Result<Chosen, HandshakeError> {
+fn choose(
+    hello: &ClientHello<'_>,
+    listener: u32,
+    config: &Config,
+) -> Result<Chosen, HandshakeError> {
     // RFC 6347 §4.1: a greater number is an older version. DTLS 1.3 clients also send the number of 1.2 here.
     if hello.start.version > DTLS12 {
         return Err(HandshakeError::Version);
@@ -66,7 +70,7 @@ fn choose(hello: &ClientHello<'_>, config: &Config) -> Result<Chosen, HandshakeE
     if !hello.offers_no_compression() {
         return Err(HandshakeError::Malformed);
     }
-    let certificate = config.certificates.find(hello.server_name);
+    let certificate = config.certificates.find(listener, hello.server_name);
     let certificate = certificate
         .filter(|certificate| !certificate.cert.is_empty())
         .ok_or(HandshakeError::NoCertificate)?;
@@ -122,10 +126,11 @@ fn protocol(hello: &ClientHello<'_>, config: &Config) -> Result<Option<Box<[u8]>
 pub(super) fn answer(
     hello: &Message,
     first_sequence: u16,
+    listener: u32,
     config: &Config,
 ) -> Result<(AwaitingKeyExchange, Flight), HandshakeError> {
     let parsed = ClientHello::parse(hello.body()).ok_or(HandshakeError::Malformed)?;
-    let chosen = choose(&parsed, config)?;
+    let chosen = choose(&parsed, listener, config)?;
     let server_random = crypto::random()?;
     let pair = chosen.group.generate()?;
     let mut flight = Flight::default();

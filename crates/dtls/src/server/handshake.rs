@@ -216,7 +216,8 @@ impl Handshake {
     ) -> Result<Progress, HandshakeError> {
         match std::mem::replace(&mut self.state, State::Failed) {
             State::Answer(hello) => {
-                let (offered, flight) = answer(&hello, self.first_sequence, context.config)?;
+                let (first, listener) = (self.first_sequence, path.listener);
+                let (offered, flight) = answer(&hello, first, listener, context.config)?;
                 self.flight = flight;
                 self.retransmission =
                     Retransmission::new(context.config.limits.first_retransmission, context.now);

@@ -124,7 +124,7 @@ pub(crate) fn unix() -> UnixTime {
 pub(crate) struct NoCertificates;
 
 impl Certificates for NoCertificates {
-    fn find(&self, _: Option<&str>) -> Option<Arc<CertifiedKey>> {
+    fn find(&self, _: u32, _: Option<&str>) -> Option<Arc<CertifiedKey>> {
         None
     }
 }

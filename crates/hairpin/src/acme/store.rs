@@ -45,6 +45,7 @@ impl Store {
         CertificateFiles {
             certificate: file.clone(),
             key: file,
+            listeners: Vec::new(),
         }
     }
 

@@ -35,6 +35,12 @@ const PER_SECOND: u32 = 200;
 /// How long a connection lasts at most, response included.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(10);
 
+/// A response is ready at most this long after the connection has begun. The rest of [`MAX_CONNECTION_TIME`] is for a client that reads
+/// slowly.
+pub(super) const RESPONSE_WITHIN: Duration = Duration::from_secs(8);
+
+const _: () = assert!(RESPONSE_WITHIN.as_secs() + 2 <= MAX_CONNECTION_TIME.as_secs());
+
 /// How long a stream of events lasts at most. Its client connects again.
 const MAX_STREAM_TIME: Duration = Duration::from_secs(3_600);
 
@@ -71,8 +77,9 @@ pub(crate) struct Peer {
     pub(crate) is_tls: bool,
     /// Whether the listener has a certificate, so that the client can use TLS.
     pub(crate) has_tls: bool,
-    /// The response is a stream of events: it can last longer than [`MAX_CONNECTION_TIME`], and a new connection does
-    /// not close it.
+    /// When the exchange has begun: after the TLS handshake.
+    pub(crate) begun: Instant,
+    /// The response is a stream of events: it can last longer than [`MAX_CONNECTION_TIME`], and a new connection does not close it.
     is_stream: Arc<AtomicBool>,
 }
 
@@ -168,6 +175,7 @@ pub(crate) async fn serve(
                     address,
                     is_tls: false,
                     has_tls: tls.is_some(),
+                    begun: Instant::now(),
                     is_stream: Arc::default(),
                 };
                 let is_stream = Arc::clone(&peer.is_stream);
@@ -234,10 +242,11 @@ async fn serve_client(
 }
 
 /// Reads one request and responds to it.
-async fn exchange<S>(stream: S, peer: Peer, respond: impl Respond)
+async fn exchange<S>(stream: S, mut peer: Peer, respond: impl Respond)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
+    peer.begun = Instant::now();
     let is_stream = Arc::clone(&peer.is_stream);
     let service = service_fn(move |request| {
         let (respond, peer) = (respond.clone(), peer.clone());

@@ -48,6 +48,8 @@ const MAX_FINISH_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct Bound {
     listener: TcpListener,
     address: SocketAddr,
+    /// The address in the configuration, by which a certificate can name it.
+    configured: SocketAddr,
 }
 
 /// Binds the socket before anything is started, so that an address that is taken is known in time. `None` if there is
@@ -56,9 +58,12 @@ pub(crate) struct Bound {
 /// # Errors
 /// If an address was asked for and cannot be had.
 pub(crate) fn bind(wanted: AdminListen, inherited: &mut InheritedSockets) -> Result<Option<Bound>> {
-    let mut listen = |address| match inherited.take_tcp(address) {
-        Some(listener) => take(listener),
-        None => TcpListener::bind(address).and_then(take),
+    let mut listen = |address| {
+        let take = |listener| take(listener, address);
+        match inherited.take_tcp(address) {
+            Some(listener) => take(listener),
+            None => TcpListener::bind(address).and_then(take),
+        }
     };
     match wanted {
         AdminListen::Off => Ok(None),
@@ -74,10 +79,11 @@ pub(crate) fn bind(wanted: AdminListen, inherited: &mut InheritedSockets) -> Res
     }
 }
 
-fn take(listener: TcpListener) -> std::io::Result<Bound> {
+fn take(listener: TcpListener, configured: SocketAddr) -> std::io::Result<Bound> {
     listener.set_nonblocking(true)?;
     Ok(Bound {
         address: listener.local_addr()?,
+        configured,
         listener,
     })
 }
@@ -105,6 +111,7 @@ impl Bound {
         Ok(Bound {
             listener: self.listener.try_clone()?,
             address: self.address,
+            configured: self.configured,
         })
     }
 
@@ -128,7 +135,8 @@ impl Bound {
         changes: ChangeSender,
         certificates: Option<&Certificates>,
     ) -> Result<Serving> {
-        let tls = certificates.map(tls);
+        let certificates = certificates.map(|certificates| certificates.at(self.configured));
+        let tls = certificates.as_ref().filter(|it| !it.is_empty()).map(tls);
         let tasks = Tasks::default();
         let of_api = tasks.clone();
         Serving::start("hairpin-admin", tasks, move || {

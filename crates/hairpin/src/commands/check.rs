@@ -52,7 +52,7 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
         chosen => list(chosen, "the addresses and ports of udp"),
     };
     lines.line("listen", format!("tcp {tcp}"));
-    let has_certificate = !config.certificates.is_empty() || !config.acme.domains.is_empty();
+    let has_certificate = config.has_certificate_for_all() || !config.acme.domains.is_empty();
     let tls = match config.listen_tls.as_deref() {
         None if !has_certificate => "off: there is no certificate".to_owned(),
         Some([]) => "off".to_owned(),

@@ -115,7 +115,7 @@ impl Setting for User {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let user = match &node.raw {
             Raw::Toml(toml::de::DeValue::Table(_)) => {
-                let [name, password] = read_pair(node, report, "user", FIELDS, EXAMPLE)?;
+                let [name, password] = read_pair(node, report, "user", (FIELDS, None), EXAMPLE)?;
                 Self { name, password }
             }
             Raw::Plain(text) => match text.split_once(':') {
@@ -187,12 +187,12 @@ impl User {
     }
 }
 
-/// Reads a table of two texts. `what` is what the table describes.
+/// Reads a table of two texts. `what` is what the table describes. The caller reads the key `more`.
 pub(super) fn read_pair(
     node: &Node<'_>,
     report: &mut Report,
     what: &str,
-    names: [&'static str; 2],
+    (names, more): ([&'static str; 2], Option<&'static str>),
     example: &str,
 ) -> Option<[String; 2]> {
     let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
@@ -212,7 +212,11 @@ pub(super) fn read_pair(
                 report.push(wrong_type(&value, "a text"));
                 complete = false;
             }
-            None => report.push(unknown_key(source, key, &format!("a {what}"), &names, &[])),
+            None if more == Some(key.get_ref().as_ref()) => {}
+            None => {
+                let known: Vec<_> = names.into_iter().chain(more).collect();
+                report.push(unknown_key(source, key, &format!("a {what}"), &known, &[]));
+            }
         }
     }
     for (field, value) in names.iter().zip(&fields) {

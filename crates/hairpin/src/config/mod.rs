@@ -57,6 +57,7 @@ mod state_dir;
 mod stores;
 mod suggest;
 mod table;
+mod telemetry;
 mod tls;
 mod tokens;
 mod walk;
@@ -76,6 +77,7 @@ use server::certificates::CertificateFiles;
 use tracing::level_filters::LevelFilter;
 
 use crate::events::SinkSettings;
+use crate::telemetry::TelemetrySettings;
 
 pub(crate) use acme::{Acme, Challenge};
 pub(crate) use admin::{AdminListen, AdminTokens};
@@ -106,7 +108,7 @@ use diagnostics::Report;
 use schema::Settings;
 use setting::{Amplification, List, RateDirections, Workers};
 use source::Sources;
-use tls::MinVersion;
+use tls::{ListenerPair, MinVersion};
 
 /// A configuration that was read without errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,10 +229,21 @@ pub(crate) struct Config {
     pub(crate) admin_tokens: AdminTokens,
     /// Where events go.
     pub(crate) events: Vec<SinkSettings>,
+    /// Where logs and traces are exported to, if they are.
+    pub(crate) telemetry: Option<TelemetrySettings>,
     /// Least severe events that are logged.
     pub(crate) log_level: LevelFilter,
     /// How log lines look.
     pub(crate) log_format: LogFormat,
+}
+
+impl Config {
+    /// Whether listeners that no certificate names have one.
+    pub(crate) fn has_certificate_for_all(&self) -> bool {
+        let is_for_all = |files: &CertificateFiles| files.listeners.is_empty();
+        self.certificates.iter().any(is_for_all)
+            || (self.self_signed && self.certificates.is_empty())
+    }
 }
 
 /// Limits on what clients can hold.
@@ -397,7 +410,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),
         listen_tls: s.listen_tls.map(|list| values(list.value)),
         listen_dtls: s.listen_dtls.map(|list| values(list.value)),
-        certificates: bare(s.tls_certificates?.value, |pair| pair.0),
+        certificates: bare(s.tls_certificates?.value, ListenerPair::files),
         self_signed: s.tls_self_signed?.value,
         only_tls13: s.tls_min_version?.value == MinVersion::Tls13,
         acme: acme::resolve(settings)?,
@@ -443,6 +456,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         admin: s.admin_listen?.value,
         admin_tokens: admin_tokens(settings)?,
         events: events::resolve(settings)?,
+        telemetry: telemetry::resolve(settings)?,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })

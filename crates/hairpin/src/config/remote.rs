@@ -168,18 +168,27 @@ fn located<T: Setting>(node: &Node<'_>, report: &mut Report) -> Option<Located<T
 
 /// The password in a file, without the end of the line.
 fn password(path: &Path) -> std::io::Result<String> {
-    use std::io::Read;
+    small_text(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::FileTooLarge => {
+            std::io::Error::other(format!("{error}, so it is no password"))
+        }
+        _ => error,
+    })
+}
+
+/// The text of a small file, without line breaks at its end. An empty file is a mistake.
+pub(super) fn small_text(path: &Path) -> std::io::Result<String> {
+    use std::io::{Error, ErrorKind, Read};
     let file = std::fs::File::open(path)?;
     let mut text = String::new();
     file.take(MAX_PASSWORD_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_PASSWORD_FILE {
-        let error =
-            format!("the file has more than {MAX_PASSWORD_FILE} bytes, so it is no password");
-        return Err(std::io::Error::other(error));
+        let error = format!("the file has more than {MAX_PASSWORD_FILE} bytes");
+        return Err(Error::new(ErrorKind::FileTooLarge, error));
     }
     let text = text.trim_end_matches(['\r', '\n']);
     match text.is_empty() {
-        true => Err(std::io::Error::other("the file is empty")),
+        true => Err(Error::other("the file is empty")),
         false => Ok(text.to_owned()),
     }
 }

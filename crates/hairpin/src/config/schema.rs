@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ::stores::sinks::OtlpSignal;
+
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::{AdminListen, Token};
 use super::alternate;
@@ -50,7 +52,8 @@ use super::software::Software;
 use super::source::Location;
 use super::state_dir::StateDir;
 use super::stores;
-use super::tls::{MinVersion, Pair};
+use super::telemetry;
+use super::tls::{ListenerPair, MinVersion, Pair};
 use super::tokens::{self, ServerName};
 
 /// The values of all layers. For each key, the last layer wins.
@@ -91,7 +94,7 @@ pub(crate) struct Settings {
     /// `listen.proxy_protocol_from`
     pub(crate) proxy_protocol_from: Entry<List<Network>>,
     /// `tls.certificates`
-    pub(crate) tls_certificates: Entry<List<Pair>>,
+    pub(crate) tls_certificates: Entry<List<ListenerPair>>,
     /// `tls.self_signed`
     pub(crate) tls_self_signed: Entry<bool>,
     /// `tls.min_version`
@@ -402,6 +405,16 @@ pub(crate) struct Settings {
     pub(crate) admin_credential_tokens: Entry<List<Token>>,
     /// `events.sinks`
     pub(crate) events_sinks: Entry<List<events::Written>>,
+    /// `telemetry.otlp`
+    pub(crate) telemetry_otlp: Entry<telemetry::Otlp>,
+    /// `telemetry.signals`
+    pub(crate) telemetry_signals: Entry<List<OtlpSignal>>,
+    /// `telemetry.headers_file`
+    pub(crate) telemetry_headers_file: Entry<telemetry::OptionalFile>,
+    /// `telemetry.ca`
+    pub(crate) telemetry_ca: Entry<telemetry::OptionalFile>,
+    /// `telemetry.queue`
+    pub(crate) telemetry_queue: Entry<telemetry::Queue>,
     /// `log.level`
     pub(crate) log_level: Entry<LogLevel>,
     /// `log.format`
@@ -645,6 +658,14 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("events", "sinks", |s| &mut s.events_sinks)
         .secret()
         .at_start(),
+    Key::new("telemetry", "otlp", |s| &mut s.telemetry_otlp).at_start(),
+    Key::new("telemetry", "signals", |s| &mut s.telemetry_signals).at_start(),
+    Key::new("telemetry", "headers_file", |s| {
+        &mut s.telemetry_headers_file
+    })
+    .at_start(),
+    Key::new("telemetry", "ca", |s| &mut s.telemetry_ca).at_start(),
+    Key::new("telemetry", "queue", |s| &mut s.telemetry_queue).at_start(),
     Key::new("log", "level", |s| &mut s.log_level),
     Key::new("log", "format", |s| &mut s.log_format).at_start(),
 ];

@@ -14,7 +14,8 @@ use super::setting::{AtLeastOne, List, Workers, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
 use super::{
-    acme, alternate, cluster, deny_files, events, nat_discovery, realms, stores, tls, tokens,
+    acme, alternate, cluster, deny_files, events, nat_discovery, realms, stores, telemetry, tls,
+    tokens,
 };
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
@@ -39,6 +40,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     realms::check(settings, report);
     stores::check(settings, report);
     events::check(settings, report);
+    telemetry::check(settings, report);
     alternate::check(settings, report);
     cluster::check(settings, report);
     remote_admin_is_confirmed(settings, report);

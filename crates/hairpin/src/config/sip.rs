@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::acme;
 use super::diagnostics::{Diagnostic, Report};
 use super::key::Entry;
 use super::network::{NameServer, Network, PeerRule};
@@ -23,6 +22,7 @@ use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::sip_trace;
 use super::sip_trunks;
 use super::source::Located;
+use super::tls;
 use server::IpNet;
 use server::certificates::CertificateFiles;
 use server::sip::routes::{Forward, Route};
@@ -477,18 +477,11 @@ fn streams_do_not_clash(settings: &Settings, report: &mut Report) {
 }
 
 fn tls_has_a_certificate(settings: &Settings, report: &mut Report) {
-    let pairs = settings.tls_certificates.as_ref();
-    let made = is_on(&settings.tls_self_signed).is_some();
-    if made || acme::is_on(settings) || pairs.is_some_and(|list| !list.value.is_empty()) {
-        return;
-    }
     let lists = [&settings.sip_listen_tls, &settings.sip_listen_wss];
     for list in lists.into_iter().flatten() {
-        if !list.value.is_empty() {
-            let message = "there is a TLS listener, but no certificate";
-            let help = "set tls.certificates or acme.domains, or remove the listener";
-            report.push(Diagnostic::error(&list.at, message).help(help));
-        }
+        let message = "there is a TLS listener, but no certificate";
+        let help = "set tls.certificates or acme.domains, or remove the listener";
+        tls::check_listeners(settings, list, (message, help), report);
     }
 }
 

@@ -1,12 +1,15 @@
 //! The keys of `[tls]`: certificates, and which versions are spoken.
 
+use std::net::SocketAddr;
+
 use super::acme;
+use super::admin::AdminListen;
 use super::credentials::read_pair;
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::schema::Settings;
-use super::setting::{FromText, Mistake, Setting, one_of, quote, wrong_type};
-use super::source::Location;
+use super::setting::{FromText, List, Mistake, Setting, one_of, quote, wrong_type};
+use super::source::{Located, Location};
 use server::certificates::{CertificateFiles, CertificateInfo, Certificates};
 
 /// A certificate and its key, as files.
@@ -19,9 +22,26 @@ const EXAMPLE: &str =
 
 impl Setting for Pair {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        Self::read_with(node, report, None)
+    }
+
+    fn write(&self, _: bool) -> String {
+        format!("{{ {} }}", self.fields())
+    }
+}
+
+impl Pair {
+    fn fields(&self) -> String {
+        let [certificate, key] =
+            [&self.0.certificate, &self.0.key].map(|path| quote(&path.display().to_string()));
+        format!("certificate = {certificate}, key = {key}")
+    }
+
+    /// Reads it from a table that may have the key `more`.
+    fn read_with(node: &Node<'_>, report: &mut Report, more: Option<&'static str>) -> Option<Self> {
         let [certificate, key] = match &node.raw {
             Raw::Toml(toml::de::DeValue::Table(_)) => {
-                read_pair(node, report, "certificate", FIELDS, EXAMPLE)?
+                read_pair(node, report, "certificate", (FIELDS, more), EXAMPLE)?
             }
             Raw::Plain(text) => match text.split_once(':') {
                 Some((certificate, key)) => [certificate.to_owned(), key.to_owned()],
@@ -39,13 +59,53 @@ impl Setting for Pair {
         Some(Self(CertificateFiles {
             certificate: certificate.into(),
             key: key.into(),
+            listeners: Vec::new(),
         }))
     }
+}
 
-    fn write(&self, _: bool) -> String {
-        let [certificate, key] =
-            [&self.0.certificate, &self.0.key].map(|path| quote(&path.display().to_string()));
-        format!("{{ certificate = {certificate}, key = {key} }}")
+/// A certificate and its key, for all listeners or for some.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerPair {
+    pair: Pair,
+    /// The listeners that use it; `None`: all that no other pair names.
+    listen: Option<List<SocketAddr>>,
+}
+
+/// The key with the addresses of listeners.
+const LISTEN: &str = "listen";
+
+impl Setting for ListenerPair {
+    fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        let pair = Pair::read_with(node, report, Some(LISTEN));
+        let listen = match &node.raw {
+            Raw::Toml(toml::de::DeValue::Table(table)) => table.get(LISTEN),
+            _ => None,
+        };
+        let listen = match listen {
+            None => None,
+            Some(value) => Some(List::read(&Node::toml(node.at.source, value), report)?),
+        };
+        Some(Self {
+            pair: pair?,
+            listen,
+        })
+    }
+
+    fn write(&self, reveal: bool) -> String {
+        let listen = self.listen.as_ref();
+        let listen = listen.map(|list| format!(", {LISTEN} = {}", list.write(reveal)));
+        format!("{{ {}{} }}", self.pair.fields(), listen.unwrap_or_default())
+    }
+}
+
+impl ListenerPair {
+    /// The plain values.
+    pub(super) fn files(self) -> CertificateFiles {
+        CertificateFiles {
+            listeners: super::values(self.listen.unwrap_or_default()),
+            ..self.pair.0
+        }
     }
 }
 
@@ -74,12 +134,105 @@ impl FromText for MinVersion {
     }
 }
 
+fn pairs(settings: &Settings) -> &[Located<ListenerPair>] {
+    let pairs = settings.tls_certificates.as_ref();
+    pairs.map_or(&[], |list| &list.value)
+}
+
+/// The certificate of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Certificate {
+    /// It has one.
+    Present,
+    /// All pairs are for other listeners.
+    OfOthers,
+    /// There is none at all.
+    Absent,
+}
+
+/// Whether a listener has a certificate.
+pub(super) fn certificate_of(settings: &Settings, listener: SocketAddr) -> Certificate {
+    let pairs = pairs(settings);
+    let is_for = |pair: &Located<ListenerPair>| match &pair.value.listen {
+        Some(list) => list.iter().any(|it| it.value == listener),
+        None => true,
+    };
+    let self_signed = settings.tls_self_signed.as_ref();
+    let is_made = pairs.is_empty() && self_signed.is_some_and(|made| made.value);
+    match () {
+        () if pairs.iter().any(is_for) || acme::is_on(settings) || is_made => Certificate::Present,
+        () if pairs.is_empty() => Certificate::Absent,
+        () => Certificate::OfOthers,
+    }
+}
+
+/// Reports listeners of a list that have no certificate. `absent`: what is wrong, and what to do, if there is none at
+/// all.
+pub(super) fn check_listeners(
+    settings: &Settings,
+    list: &Located<List<SocketAddr>>,
+    (message, help): (&str, &str),
+    report: &mut Report,
+) {
+    for listener in &list.value {
+        let address = listener.value;
+        match certificate_of(settings, address) {
+            Certificate::Present => {}
+            Certificate::OfOthers => {
+                let message =
+                    format!("the listener {address} has no certificate: each one is for others");
+                let help = "add its address to `listen` of a pair in tls.certificates, or add a pair without `listen`";
+                report.push(Diagnostic::error(&listener.at, message).help(help));
+            }
+            Certificate::Absent => {
+                report.push(Diagnostic::error(&list.at, message).help(help));
+                return;
+            }
+        }
+    }
+}
+
+/// Each address of `listen` is that of a listener.
+fn check_names(settings: &Settings, report: &mut Report) {
+    let lists = [
+        &settings.listen_tls,
+        &settings.listen_dtls,
+        &settings.sip_listen_tls,
+        &settings.sip_listen_wss,
+        &settings.nat_discovery_tls,
+    ];
+    let lists = lists.into_iter().flatten().flat_map(|list| &list.value);
+    let mut known: Vec<SocketAddr> = lists.map(|listener| listener.value).collect();
+    if let Some(admin) = &settings.admin_listen
+        && let AdminListen::At(address) = admin.value
+    {
+        known.push(address);
+    }
+    for pair in pairs(settings) {
+        let Some(list) = &pair.value.listen else {
+            continue;
+        };
+        if list.is_empty() {
+            let message = "no listener uses this certificate: `listen` is empty";
+            let help = "add addresses, or remove `listen`: then it is for all listeners that no other pair names";
+            report.push(Diagnostic::error(&pair.at, message).help(help));
+        }
+        for listener in list {
+            let address = listener.value;
+            if !known.contains(&address) {
+                let message = format!("no listener with TLS or DTLS has the address {address}");
+                let help = "write an address of listen.tls, listen.dtls, sip.listen_tls, sip.listen_wss, nat_discovery.tls or admin.listen, as it is there";
+                report.push(Diagnostic::error(&listener.at, message).help(help));
+            }
+        }
+    }
+}
+
 /// Each pair can be read, and its key belongs to its certificate; a TLS or DTLS listener has one.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
-    let pairs = settings.tls_certificates.as_ref();
-    let pairs = pairs.map_or(&[][..], |list| &list.value);
-    for pair in pairs {
-        match Certificates::from_files(vec![pair.value.0.clone()]) {
+    for pair in pairs(settings) {
+        let files = &pair.value.pair.0;
+        match Certificates::from_files(vec![files.clone()]) {
             Err(error) => report.push(Diagnostic::error(&pair.at, error.to_string())),
             Ok(certificates) => {
                 for info in certificates.info() {
@@ -87,27 +240,24 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
                 }
             }
         }
-        if pair.value.0.is_key_exposed() {
-            let key = pair.value.0.key.display();
+        if files.is_key_exposed() {
+            let key = files.key.display();
             let message = format!("every user of this machine can read the private key {key}");
             let help = format!("chmod o-r {key}");
             report.push(Diagnostic::warning(&pair.at, message).help(help));
         }
     }
-    let self_signed = settings.tls_self_signed.as_ref();
-    if !pairs.is_empty() || acme::is_on(settings) || self_signed.is_some_and(|made| made.value) {
-        return;
-    }
+    check_names(settings, report);
     for (listen, name, key) in [
         (&settings.listen_tls, "TLS", "listen.tls"),
         (&settings.listen_dtls, "DTLS", "listen.dtls"),
     ] {
-        if let Some(listen) = listen.as_ref().filter(|listen| !listen.value.is_empty()) {
-            let message = format!("there is a {name} listener, but no certificate");
-            let help = format!(
-                "set tls.certificates or acme.domains, or remove {key}; `serve --dev` makes one itself"
-            );
-            report.push(Diagnostic::error(&listen.at, message).help(help));
+        let message = format!("there is a {name} listener, but no certificate");
+        let help = format!(
+            "set tls.certificates or acme.domains, or remove {key}; `serve --dev` makes one itself"
+        );
+        if let Some(listen) = listen {
+            check_listeners(settings, listen, (&message, &help), report);
         }
     }
 }

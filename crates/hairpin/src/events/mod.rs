@@ -8,23 +8,23 @@
 //! JSON of them. Nothing here is called for a packet.
 
 mod record;
-mod run;
+pub(crate) mod run;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use server::hooks::{Event, Hooks, SipEvent};
-use stores::sinks::{Sink, SinkKind, SinkOptions};
+use stores::sinks::{Line, SendError, Sink, SinkKind, SinkOptions};
 use tokio::sync::watch;
 
-use record::{Body, Record};
+use record::Body;
+pub(crate) use record::Record;
+use run::{Destination, Ended, Plan, Spawned};
 
 /// How long a server that ends waits for its sinks.
-const FLUSH: Duration = Duration::from_secs(3);
+pub(crate) const FLUSH: Duration = Duration::from_secs(3);
 
 /// What events are about. The order is that of the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,13 +138,22 @@ pub(crate) struct SinkStatus {
 
 /// The end of a queue that workers have.
 #[derive(Debug)]
-struct Queue {
+pub(crate) struct Queue {
     kinds: Vec<EventKind>,
     sender: tokio::sync::mpsc::Sender<Record>,
     counters: Arc<Counters>,
 }
 
 impl Queue {
+    /// The queue of a destination that gets events of these kinds.
+    pub(crate) fn new(kinds: Vec<EventKind>, spawned: &Spawned<Record>) -> Self {
+        Self {
+            kinds,
+            sender: spawned.sender.clone(),
+            counters: Arc::clone(&spawned.counters),
+        }
+    }
+
     fn put(&self, kind: EventKind, sequence: u64, body: impl FnOnce() -> Option<Body>) {
         if !self.kinds.contains(&kind) {
             return;
@@ -162,80 +171,101 @@ impl Queue {
     }
 }
 
+/// A sink, which gets each event as a line.
+struct ToSink {
+    run: String,
+    sink: Sink,
+}
+
+impl Destination for ToSink {
+    type Record = Record;
+    type Batch = Vec<Line>;
+    const LINGER: Duration = Duration::ZERO;
+
+    fn batch(&mut self, records: &[Record]) -> Vec<Line> {
+        records
+            .iter()
+            .map(|record| record.line(&self.run))
+            .collect()
+    }
+
+    async fn send(&mut self, batch: &Vec<Line>) -> Result<u64, SendError> {
+        self.sink.send(batch).await.map(|()| 0)
+    }
+}
+
 /// A sink and its thread.
 #[derive(Debug)]
 struct Running {
-    queue: Arc<Queue>,
     status: SinkStatus,
-    /// Ends when the thread does.
-    ended: mpsc::Receiver<()>,
+    ended: Ended,
 }
 
 /// The sinks of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     sinks: Vec<Running>,
+    /// The queues of the sinks, and that of traces.
+    queues: Vec<Arc<Queue>>,
     /// The number of the next event of this process.
     sequence: Arc<AtomicU64>,
     /// When the sinks must end.
     stop: Option<watch::Sender<Option<Instant>>>,
 }
 
+/// The random number of this process. With it, receivers can distinguish the events of two processes.
+///
+/// # Errors
+/// If the system has no random numbers.
+pub(crate) fn run_of_process() -> Result<String> {
+    static RUN: OnceLock<String> = OnceLock::new();
+    if let Some(run) = RUN.get() {
+        return Ok(run.clone());
+    }
+    let mut run = [0; 8];
+    getrandom::fill(&mut run).map_err(|error| anyhow!("no random numbers: {error}"))?;
+    let run = format!("{:016x}", u64::from_ne_bytes(run));
+    Ok(RUN.get_or_init(|| run).clone())
+}
+
 impl Events {
-    /// Opens the sinks, and starts a thread for each.
-    pub(crate) fn start(settings: &[SinkSettings]) -> Result<Events> {
+    /// Opens the sinks, and starts a thread for each. `traces` gets events, too.
+    pub(crate) fn start(settings: &[SinkSettings], traces: Option<Arc<Queue>>) -> Result<Events> {
         let (stop, stopped) = watch::channel(None);
-        // Receivers can distinguish the events of two processes.
-        let mut run = [0; 8];
-        getrandom::fill(&mut run).map_err(|error| anyhow!("no random numbers: {error}"))?;
-        let run = format!("{:016x}", u64::from_ne_bytes(run));
-        let start = |(number, sink): (usize, &SinkSettings)| {
+        let run = run_of_process()?;
+        let mut events = Events {
+            stop: Some(stop),
+            ..Events::default()
+        };
+        for (number, sink) in (1..).zip(settings) {
             let kind = SinkKind::of(&sink.options.at.url).map_or("", SinkKind::name);
             let failed = |error: &dyn std::fmt::Display| {
                 anyhow!("sink {number} of events ({kind}): {error}; see events.sinks")
             };
-            let opened = Sink::open(&sink.options).map_err(|error| failed(&error))?;
-            let counters = Arc::new(Counters::default());
-            let (sender, receiver) = tokio::sync::mpsc::channel(sink.queue);
-            let (alive, ended) = mpsc::channel();
-            let task = run::Task {
-                name: format!("{number} ({kind})"),
+            let to_sink = ToSink {
                 run: run.clone(),
+                sink: Sink::open(&sink.options).map_err(|error| failed(&error))?,
+            };
+            let plan = Plan {
+                thread: format!("events-{number}"),
+                name: format!("{number} ({kind})"),
                 delivery: sink.delivery,
-                sink: opened,
-                queue: receiver,
-                counters: Arc::clone(&counters),
-                stop: stopped.clone(),
+                queue: sink.queue,
             };
-            let thread = thread::Builder::new().name(format!("events-{number}"));
-            let body = move || {
-                // The thread opens no port and loads nothing.
-                drop(server::privileges::drop_all());
-                task.block();
-                drop(alive);
-            };
-            thread.spawn(body).map_err(|error| failed(&error))?;
-            let status = SinkStatus {
-                kind,
-                counters: Arc::clone(&counters),
-            };
-            let queue = Arc::new(Queue {
-                kinds: sink.kinds.clone(),
-                sender,
-                counters,
+            let spawned = run::spawn(plan, to_sink, stopped.clone());
+            let spawned = spawned.map_err(|error| failed(&error))?;
+            let queue = Queue::new(sink.kinds.clone(), &spawned);
+            events.queues.push(Arc::new(queue));
+            events.sinks.push(Running {
+                status: SinkStatus {
+                    kind,
+                    counters: spawned.counters,
+                },
+                ended: spawned.ended,
             });
-            Ok(Running {
-                queue,
-                status,
-                ended,
-            })
-        };
-        let sinks = (1..).zip(settings).map(start);
-        Ok(Events {
-            sinks: sinks.collect::<Result<_>>()?,
-            sequence: Arc::default(),
-            stop: Some(stop),
-        })
+        }
+        events.queues.extend(traces);
+        Ok(events)
     }
 
     /// What metrics show.
@@ -246,8 +276,8 @@ impl Events {
     /// Has a server report what the sinks want.
     pub(crate) fn add_to(&self, hooks: &mut Hooks) {
         let wanting = |wants: fn(EventKind) -> bool| -> Vec<Arc<Queue>> {
-            let sinks = self.sinks.iter().map(|sink| Arc::clone(&sink.queue));
-            sinks
+            let queues = self.queues.iter().cloned();
+            queues
                 .filter(|queue| queue.kinds.iter().any(|kind| wants(*kind)))
                 .collect()
         };
@@ -287,9 +317,7 @@ impl Events {
             let _ = stop.send(Some(deadline));
         }
         for sink in self.sinks {
-            // It sends nothing: it ends when the thread does. A file on a server that is away may block the thread.
-            let left = deadline.saturating_duration_since(Instant::now());
-            let _ = sink.ended.recv_timeout(left + Duration::from_millis(500));
+            sink.ended.wait_until(deadline);
         }
     }
 }

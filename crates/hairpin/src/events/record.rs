@@ -15,7 +15,7 @@ use super::EventKind;
 
 /// An event that waits for its sink.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     kind: EventKind,
     sequence: u64,
     unix_ms: u64,
@@ -54,6 +54,9 @@ pub(super) struct Call {
     tried: u8,
     #[serde(skip_serializing_if = "String::is_empty")]
     failed: String,
+    /// The time of each of them in milliseconds after the INVITE; `None` if it is not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed_ms: Vec<Option<u64>>,
     began_unix_s: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ring_ms: Option<u64>,
@@ -126,6 +129,7 @@ impl Call {
             target_transport: line.target_leg.map(|leg| leg.transport.via_name()),
             tried: line.tried,
             failed: text(line.failed),
+            failed_ms: line.failed_at.iter().map(|at| at.map(ms)).collect(),
             began_unix_s: line.began_unix_s,
             ring_ms: line.rang.map(ms),
             answer_ms: line.answered.map(ms),
@@ -195,7 +199,7 @@ impl Record {
     }
 
     /// Its JSON. `run` is the same for all events of a process.
-    pub(super) fn line(&self, run: &str) -> Line {
+    pub(crate) fn line(&self, run: &str) -> Line {
         let id = format!("{run}-{}", self.sequence);
         let json = match &self.body {
             Body::Turn(event) => self.turn(&id, &event.get()),

@@ -16,6 +16,7 @@ mod sip;
 mod sip_trunks;
 mod stores;
 mod streams;
+mod telemetry;
 mod text;
 mod traffic;
 mod turn;
@@ -51,6 +52,8 @@ pub(crate) struct Source {
     stores: RwLock<Vec<Arc<::stores::Source>>>,
     /// Sinks of events.
     pub(crate) events: Vec<SinkStatus>,
+    /// The export to a collector, by signal.
+    pub(crate) telemetry: Vec<SinkStatus>,
     /// The other nodes, if there may be some.
     pub(crate) cluster: Option<::stores::cluster::Handle>,
     /// When it started.
@@ -67,6 +70,7 @@ impl Source {
             external_address: Arc::default(),
             stores: RwLock::default(),
             events: Vec::new(),
+            telemetry: Vec::new(),
             cluster: None,
             started: Instant::now(),
         }
@@ -92,6 +96,12 @@ impl Source {
     /// The server sends events to these sinks.
     pub(crate) fn with_events(mut self, events: Vec<SinkStatus>) -> Self {
         self.events = events;
+        self
+    }
+
+    /// The server exports these signals to a collector.
+    pub(crate) fn with_telemetry(mut self, telemetry: Vec<SinkStatus>) -> Self {
+        self.telemetry = telemetry;
         self
     }
 
@@ -167,6 +177,7 @@ pub(crate) fn page(source: &Source) -> String {
     alternates::write(&mut page, &source.observer);
     stores::write(&mut page, &source.stores());
     events::write(&mut page, &source.events);
+    telemetry::write(&mut page, &source.telemetry);
     cluster::write(&mut page, source.cluster.as_ref());
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);

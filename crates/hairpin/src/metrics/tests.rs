@@ -158,6 +158,7 @@ fn the_reference_lists_exactly_the_metrics_that_there_are() {
     let source = Source::new(server.observer())
         .with_stores(list.sources().cloned().collect())
         .with_events(vec![sink()])
+        .with_telemetry(vec![sink()])
         .with_cluster(Some(cluster.handle()));
     let families = read(&page(&source));
     let described = |name: &str, family: &Family| {

@@ -70,6 +70,7 @@ mod stores_reload;
 mod stores_slow;
 mod systemd;
 mod tcp_sessions;
+mod telemetry;
 mod tls_files;
 #[path = "../../../server/tests/tls_peer/mod.rs"]
 mod tls_peer;

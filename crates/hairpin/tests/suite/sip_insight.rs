@@ -18,7 +18,7 @@ use sip::{HeaderKind, Method};
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A server with SIP, a control socket and the API.
-struct Server(SipServer);
+pub(crate) struct Server(SipServer);
 
 impl Deref for Server {
     type Target = SipServer;
@@ -29,7 +29,7 @@ impl Deref for Server {
 }
 
 impl Server {
-    fn start(users: usize, more: &str) -> Server {
+    pub(crate) fn start(users: usize, more: &str) -> Server {
         Server::start_with(users, "", more)
     }
 

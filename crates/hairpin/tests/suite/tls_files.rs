@@ -1,10 +1,20 @@
 //! `[tls]` in `hairpin check` and `hairpin serve`: files that are right, wrong, replaced, and never shown.
 
 use crate::common::{Serve, fails, hairpin, run, stderr, stdout};
+use hairpin_server::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use hairpin_server::rustls::pki_types::pem::PemObject as _;
+use hairpin_server::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use hairpin_server::rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, crypto,
+};
 use rcgen::{CertificateParams, KeyPair};
 use std::fs::{self, Permissions};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A folder with a configuration, a certificate and its key.
@@ -158,4 +168,143 @@ fn a_development_server_makes_a_certificate_and_logs_its_fingerprint() {
     let (_, rest) = line.split_once("sha256").expect(line);
     let digits = rest.chars().filter(char::is_ascii_hexdigit).count();
     assert!(digits >= 64 && line.contains("localhost"), "{line}");
+}
+
+#[test]
+fn a_pair_may_be_for_some_listeners_only() {
+    let files = Files::new(&made(|_| {}));
+    let own = made(|_| {});
+    files.put("own.crt", &own.0);
+    files.put("own.key", &own.1);
+    let pair = |name: &str, more: &str| {
+        let [certificate, key] =
+            ["crt", "key"].map(|end| files.path(&format!("{name}.{end}")).display().to_string());
+        format!("[[tls.certificates]]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}")
+    };
+    let config = |listeners: &str, pairs: &[String]| {
+        files.put("hairpin.toml", &format!("{listeners}\n{}", pairs.concat()));
+    };
+    let two = "[listen]\nudp = [\"127.0.0.1:0\"]\ntls = [\"127.0.0.1:443\", \"127.0.0.2:443\"]\ndtls = []";
+    let of_second = pair("own", "listen = [\"127.0.0.2:443\"]\n");
+    config(two, &[pair("tls", ""), of_second.clone()]);
+    let output = files.check(&["--effective"]);
+    let shown = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        shown.contains("own.key\", listen = [\"127.0.0.2:443\"] }"),
+        "{shown}"
+    );
+    config(two, &[of_second]);
+    fails(
+        &files.check(&[]),
+        1,
+        "the listener 127.0.0.1:443 has no certificate",
+    );
+    let unknown = pair("own", "listen = [\"127.0.0.2:444\"]\n");
+    config(two, &[pair("tls", ""), unknown]);
+    fails(
+        &files.check(&[]),
+        1,
+        "no listener with TLS or DTLS has the address 127.0.0.2:444",
+    );
+    config(two, &[pair("tls", ""), pair("own", "listen = []\n")]);
+    fails(&files.check(&[]), 1, "no listener uses this certificate");
+    config(two, &[pair("tls", ""), pair("own", "listener = []\n")]);
+    fails(&files.check(&[]), 1, "did you mean `listen`?");
+    let web = "[listen]\nudp = [\"127.0.0.1:0\"]\n[sip]\nlisten_wss = [\"127.0.0.3:443\"]\n[[sip.domain]]\nname = \"example.org\"";
+    config(web, &[pair("own", "listen = [\"127.0.0.1:9641\"]\n")]);
+    fails(
+        &files.check(&[]),
+        1,
+        "the listener 127.0.0.3:443 has no certificate",
+    );
+}
+
+/// The certificate that a server shows.
+fn shown_at(address: SocketAddr) -> Option<CertificateDer<'static>> {
+    #[derive(Debug)]
+    struct Anybody;
+    impl ServerCertVerifier for Anybody {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+        }
+    }
+    let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_no_client_auth();
+    let name = ServerName::try_from("turn.example.org").unwrap();
+    let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    while client.is_handshaking() {
+        client.complete_io(&mut socket).ok()?;
+    }
+    let shown = client.peer_certificates()?.first()?.clone();
+    Some(shown.into_owned())
+}
+
+#[test]
+fn the_server_shows_the_certificate_of_the_listener() {
+    let files = Files::new(&made(|_| {}));
+    let own = made(|_| {});
+    files.put("own.crt", &own.0);
+    files.put("own.key", &own.1);
+    let [all, all_key, one, one_key] =
+        ["tls.crt", "tls.key", "own.crt", "own.key"].map(|name| files.path(name));
+    let text = format!(
+        "[listen]\nudp = [\"127.0.0.1:0\"]\ntls = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ndtls = []\n\
+         [admin]\nlisten = \"127.0.0.2:0\"\n\
+         [[tls.certificates]]\ncertificate = {all:?}\nkey = {all_key:?}\n\
+         [[tls.certificates]]\ncertificate = {one:?}\nkey = {one_key:?}\nlisten = [\"127.0.0.2:0\"]\n"
+    );
+    files.put("hairpin.toml", &text);
+    let config = files.path("hairpin.toml");
+    let serve = Serve::start_command(hairpin(&["serve", "--config", config.to_str().unwrap()]));
+    let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    let all = certificate(&fs::read_to_string(all).unwrap());
+    let own = certificate(&own.0);
+    let address = |ip: &str| -> SocketAddr {
+        let lines = serve.banner().lines();
+        let mut places = lines.filter_map(|line| {
+            let (_, place) = line.strip_prefix("listening")?.split_once("tls ")?;
+            place.trim().parse().ok()
+        });
+        let found = places.find(|place: &SocketAddr| place.ip().to_string() == ip);
+        found.unwrap_or_else(|| panic!("{ip}: {}", serve.banner()))
+    };
+    assert_eq!(shown_at(address("127.0.0.1")), Some(all));
+    assert_eq!(shown_at(address("127.0.0.2")), Some(own.clone()));
+    assert_eq!(shown_at(serve.admin().parse().unwrap()), Some(own));
+    serve.signal("TERM");
+    let (status, log) = serve.wait();
+    assert!(status.success(), "{log}");
 }

@@ -1,6 +1,7 @@
 //! What the UDP listeners carry, and the workers' DTLS.
 
 use super::Builder;
+use crate::certificates::OfListeners;
 use crate::connections::WorkerLimits;
 use crate::dtls::{Dtls, ListenerProtocols, Shared};
 use crate::error::StartError;
@@ -49,6 +50,23 @@ impl Builder {
         Ok(bound.chain(open).collect())
     }
 
+    /// The certificates of each UDP listener, in the order of their numbers.
+    fn certificates_of_listeners(&self) -> Result<OfListeners, StartError> {
+        let certificates = self
+            .certificates
+            .as_ref()
+            .ok_or(StartError::NoCertificate)?;
+        let own = |(address, carries): (SocketAddr, ListenerProtocols)| {
+            let own = certificates.at(address);
+            match carries != ListenerProtocols::Plain && own.is_empty() {
+                true => Err(StartError::NoCertificate),
+                false => Ok(own),
+            }
+        };
+        let addresses = self.udp_addresses()?.into_iter();
+        Ok(OfListeners(addresses.map(own).collect::<Result<_, _>>()?))
+    }
+
     /// Adds a DTLS endpoint to each worker, if there are DTLS listeners.
     pub(super) fn serve_dtls(
         &self,
@@ -58,9 +76,8 @@ impl Builder {
         if self.listen_dtls.is_empty() {
             return Ok(());
         }
-        let certificates = self.certificates.clone();
         let shared = Shared {
-            certificates: Arc::new(certificates.ok_or(StartError::NoCertificate)?),
+            certificates: Arc::new(self.certificates_of_listeners()?),
             // One key for all workers: the cookie may come back to another one.
             cookies: CookieKey::new(&random::seed().map_err(StartError::Randomness)?),
             carries: self.carries()?,

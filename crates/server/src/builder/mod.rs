@@ -68,6 +68,7 @@ pub struct Builder {
     listen_tcp: Vec<SocketAddr>,
     listen_tls: Vec<SocketAddr>,
     tls: Option<Arc<ServerConfig>>,
+    tls_of: Vec<(SocketAddr, Arc<ServerConfig>)>,
     certificates: Option<Certificates>,
     listen_dtls: Vec<SocketAddr>,
     /// Listeners of the embedding program.
@@ -77,6 +78,7 @@ pub struct Builder {
     proxies: Vec<IpNet>,
     sip_listen: SipAddresses,
     sip_tls: Option<Arc<ServerConfig>>,
+    sip_tls_of: Vec<(SocketAddr, Arc<ServerConfig>)>,
     sip_next_hops: Option<(Arc<RootCertStore>, Option<Certificates>)>,
     relay: Vec<IpAddr>,
     external: Vec<(IpAddr, Option<IpAddr>)>,
@@ -149,7 +151,8 @@ impl Builder {
     }
 
     /// The certificates of TLS listeners. Files are read again when they change. TLS 1.2 and 1.3 are spoken, unless
-    /// [`tls`](Self::tls) says otherwise.
+    /// [`tls`](Self::tls) says otherwise. A listener whose address a pair names
+    /// ([`CertificateFiles::listeners`](crate::certificates::CertificateFiles::listeners)) uses only such pairs.
     pub fn certificates(mut self, certificates: Certificates) -> Self {
         self.certificates = Some(certificates);
         self
@@ -158,6 +161,13 @@ impl Builder {
     /// The configuration of TLS listeners, instead of one made of [`certificates`](Self::certificates).
     pub fn tls(mut self, config: Arc<ServerConfig>) -> Self {
         self.tls = Some(config);
+        self
+    }
+
+    /// The same for one listener over TLS, instead of [`tls`](Self::tls). It is named by the address that it is
+    /// configured with. For SIP, it applies unless [`sip_tls`](Self::sip_tls) is set.
+    pub fn tls_of(mut self, listener: SocketAddr, config: Arc<ServerConfig>) -> Self {
+        self.tls_of.push((listener, config));
         self
     }
 
@@ -231,6 +241,13 @@ impl Builder {
     /// ([`Certificates::server_config_for_clients`]). Default: that of all TLS listeners. ALPN is left out.
     pub fn sip_tls(mut self, config: Arc<ServerConfig>) -> Self {
         self.sip_tls = Some(config);
+        self
+    }
+
+    /// The same for one listener of SIP over TLS or WebSocket, instead of [`sip_tls`](Self::sip_tls) and
+    /// [`tls_of`](Self::tls_of).
+    pub fn sip_tls_of(mut self, listener: SocketAddr, config: Arc<ServerConfig>) -> Self {
+        self.sip_tls_of.push((listener, config));
         self
     }
 

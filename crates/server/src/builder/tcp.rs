@@ -1,29 +1,56 @@
 //! The TCP sockets of STUN and TURN: for each address one per worker, plain, TLS, or both.
 
 use super::Builder;
-use crate::connections::{Protocols, StreamListener};
+use crate::certificates::Certificates;
+use crate::connections::{Protocols, StreamListener, TlsConfigs};
 use crate::error::StartError;
 use crate::sip::SipTls;
 use io::{TcpListener, TcpOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::domains::client_config;
-use streams::rustls::ServerConfig;
 
 /// For each worker its sockets; and the addresses of plain TCP and of TLS.
 type BoundStreams = (Vec<Vec<StreamListener>>, Vec<SocketAddr>, Vec<SocketAddr>);
 
 impl Builder {
-    /// What TLS listeners are configured with.
-    pub(super) fn tls_config(&self) -> Option<Arc<ServerConfig>> {
-        let made = || Some(self.certificates.as_ref()?.server_config(false));
-        self.tls.clone().or_else(made)
+    /// What each TLS listener is configured with: the own configuration of a listener, or that of all others.
+    fn tls_configs(&self) -> TlsConfigs {
+        let certificates = self.certificates.as_ref();
+        let made = || {
+            let certificates = certificates.filter(|certificates| !certificates.is_empty())?;
+            Some(certificates.server_config(false))
+        };
+        let mut configs = TlsConfigs {
+            of_all: self.tls.clone().or_else(made),
+            of_some: self.tls_of.clone(),
+        };
+        for listener in certificates
+            .map(Certificates::listeners)
+            .unwrap_or_default()
+        {
+            if !self.tls_of.iter().any(|(known, _)| *known == listener) {
+                let own = certificates.map(|all| all.at(listener).server_config(false));
+                configs.of_some.extend(own.map(|own| (listener, own)));
+            }
+        }
+        configs
     }
 
     /// What SIP's TLS is configured with, in both directions.
     pub(super) fn sip_tls_configs(&self) -> SipTls {
+        let mut accept = match &self.sip_tls {
+            // It may verify clients, which the others do not.
+            Some(config) => TlsConfigs {
+                of_all: Some(Arc::clone(config)),
+                of_some: Vec::new(),
+            },
+            None => self.tls_configs(),
+        };
+        // The first of a listener applies.
+        accept.of_some.splice(..0, self.sip_tls_of.iter().cloned());
         SipTls {
-            accept: self.sip_tls.clone().or_else(|| self.tls_config()),
+            accept,
             connect: self.sip_next_hops.as_ref().map(|(roots, own)| {
                 let own = own.clone().map(|own| Arc::new(own) as _);
                 Arc::new(client_config(Arc::clone(roots), own))
@@ -34,8 +61,12 @@ impl Builder {
     /// All are bound before any worker accepts: a socket that joins its group later would take over connections of the
     /// others.
     pub(super) fn bind_streams(&self, workers: usize) -> Result<BoundStreams, StartError> {
-        let config = self.tls_config();
-        if !self.listen_tls.is_empty() && config.is_none() {
+        let configs = self.tls_configs();
+        if self
+            .listen_tls
+            .iter()
+            .any(|address| configs.at(*address).is_none())
+        {
             return Err(StartError::NoCertificate);
         }
         for list in [&self.listen_tcp, &self.listen_tls] {
@@ -62,7 +93,7 @@ impl Builder {
         for (address, has_plain, has_tls) in wanted {
             let protocols = Protocols {
                 plain: has_plain,
-                tls: config.clone().filter(|_| has_tls),
+                tls: configs.at(address).filter(|_| has_tls),
                 proxies: Arc::from(&self.proxies[..]),
             };
             let group = match self.inherited.tcp(address, workers)? {

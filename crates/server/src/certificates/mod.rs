@@ -1,10 +1,14 @@
-//! Certificates of TLS and DTLS listeners. The server name in the ClientHello (SNI) selects one. Files are read again
-//! when they change.
+//! Certificates of TLS and DTLS listeners. The server name in the ClientHello (SNI) selects one. A pair can belong to
+//! some listeners only. Files are read again when they change.
 //!
 //! ```no_run
 //! use hairpin_server::certificates::{CertificateFiles, Certificates};
 //!
-//! let files = CertificateFiles { certificate: "/etc/hairpin/tls.crt".into(), key: "/etc/hairpin/tls.key".into() };
+//! let files = CertificateFiles {
+//!     certificate: "/etc/hairpin/tls.crt".into(),
+//!     key: "/etc/hairpin/tls.key".into(),
+//!     ..CertificateFiles::default()
+//! };
 //! let certificates = Certificates::from_files(vec![files])?;
 //! let server = hairpin_server::Server::builder()
 //!     .listen("0.0.0.0:3478".parse()?)
@@ -32,6 +36,7 @@ use challenge::Challenges;
 use files::Stamp;
 use pair::Pair;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,9 +55,13 @@ use streams::rustls::{
 const PROTOCOLS: [&[u8]; 3] = [b"stun.turn", b"stun.nat-discovery", challenge::PROTOCOL];
 
 /// Certificates that all workers share. Clones refer to the same certificates.
+///
+/// A handshake uses the pairs of one listener ([`at`](Self::at)), or those that are for all listeners.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     shared: Arc<Shared>,
+    /// The listener that has pairs of its own.
+    listener: Option<SocketAddr>,
 }
 
 struct Shared {
@@ -109,6 +118,7 @@ fn share(pairs: Vec<Pair>, sources: Vec<Source>) -> Result<Certificates, Certifi
             failed_reloads: AtomicU64::new(0),
             challenges: Challenges::default(),
         }),
+        listener: None,
     })
 }
 
@@ -158,7 +168,50 @@ impl Certificates {
         Ok(made.cert.pem() + &made.signing_key.serialize_pem())
     }
 
-    /// Names, validity and fingerprint of each certificate, the default one first.
+    /// The certificates as this listener uses them: the pairs that name it
+    /// ([`listeners`](CertificateFiles::listeners)), or else those for all listeners.
+    #[must_use]
+    pub fn at(&self, listener: SocketAddr) -> Certificates {
+        let pairs = self.shared.pairs.load();
+        let has_own = pairs.iter().any(|pair| pair.listeners.contains(&listener));
+        Certificates {
+            shared: Arc::clone(&self.shared),
+            listener: has_own.then_some(listener),
+        }
+    }
+
+    /// The listeners with pairs of their own.
+    #[must_use]
+    pub fn listeners(&self) -> Vec<SocketAddr> {
+        let pairs = self.shared.pairs.load();
+        let mut all: Vec<_> = pairs.iter().flat_map(|pair| pair.listeners.to_vec()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Whether a handshake finds no pair: all pairs are for other listeners.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.shared.pairs.load().iter().any(|pair| self.has(pair))
+    }
+
+    fn has(&self, pair: &Pair) -> bool {
+        match &self.listener {
+            Some(listener) => pair.listeners.contains(listener),
+            None => pair.listeners.is_empty(),
+        }
+    }
+
+    /// Names, validity and fingerprint of the pair that a handshake without a server name gets.
+    #[must_use]
+    pub fn default_info(&self) -> Option<CertificateInfo> {
+        let pairs = self.shared.pairs.load();
+        let first = pairs.iter().find(|pair| self.has(pair));
+        first.map(|pair| pair.about.clone())
+    }
+
+    /// Names, validity and fingerprint of each certificate of all listeners, in their order.
     #[must_use]
     pub fn info(&self) -> Vec<CertificateInfo> {
         let pairs = self.shared.pairs();
@@ -185,7 +238,8 @@ impl Certificates {
     }
 
     /// A configuration for TLS 1.2 and 1.3, or 1.3 only. It always uses the current certificates. Clients resume
-    /// sessions with tickets, whose keys change every few hours.
+    /// sessions with tickets, whose keys change every few hours. A ticket is for this configuration only: a client that
+    /// has one of another listener makes a full handshake, and gets the certificate of this one.
     #[must_use]
     pub fn server_config(&self, only_tls13: bool) -> Arc<ServerConfig> {
         self.server_config_for_clients(only_tls13, Arc::new(NoClientAuth))
@@ -272,18 +326,20 @@ impl Certificates {
         !self.shared.sources().is_empty()
     }
 
-    fn select(&self, server_name: Option<&str>) -> Arc<CertifiedKey> {
+    fn select(&self, server_name: Option<&str>) -> Option<Arc<CertifiedKey>> {
         let pairs = self.shared.pairs.load();
-        let mut best = (0, &pairs[0]);
+        let mut own = pairs.iter().filter(|pair| self.has(pair));
+        let mut best = (0, own.next()?);
         if let Some(name) = server_name {
-            for pair in pairs.iter() {
+            best.0 = best.1.about.fits(name);
+            for pair in own {
                 let fit = pair.about.fits(name);
                 if fit > best.0 {
                     best = (fit, pair);
                 }
             }
         }
-        Arc::clone(&best.1.key)
+        Some(Arc::clone(&best.1.key))
     }
 }
 
@@ -293,6 +349,7 @@ impl Pair {
             key: Arc::clone(&self.key),
             private: self.private.clone_key(),
             about: self.about.clone(),
+            listeners: Arc::clone(&self.listeners),
         }
     }
 }
@@ -311,7 +368,7 @@ impl ResolvesServerCert for Certificates {
         if Challenges::is_validation(&hello) {
             return self.shared.challenges.find(hello.server_name());
         }
-        Some(self.select(hello.server_name()))
+        self.select(hello.server_name())
     }
 }
 
@@ -329,8 +386,12 @@ impl ResolvesClientCert for Certificates {
     }
 }
 
-impl dtls::Certificates for Certificates {
-    fn find(&self, server_name: Option<&str>) -> Option<Arc<CertifiedKey>> {
-        Some(self.select(server_name))
+/// The certificates of each UDP listener, by its number.
+#[derive(Debug)]
+pub(crate) struct OfListeners(pub(crate) Vec<Certificates>);
+
+impl dtls::Certificates for OfListeners {
+    fn find(&self, listener: u32, server_name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        self.0.get(listener as usize)?.select(server_name)
     }
 }

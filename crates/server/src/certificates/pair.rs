@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,12 +18,15 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 /// The files of a certificate and its private key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// A PEM file with the chain, the server's own certificate first.
     pub certificate: PathBuf,
     /// A PEM file with the private key: PKCS #8, SEC 1 or PKCS #1, without a passphrase.
     pub key: PathBuf,
+    /// The addresses of the listeners that use this pair, as they are configured. Empty: all listeners that have no pair
+    /// of their own.
+    pub listeners: Vec<SocketAddr>,
 }
 
 impl CertificateFiles {
@@ -128,6 +132,8 @@ pub(super) struct Pair {
     /// The private key in its original encoding, for DTLS.
     pub(super) private: PrivateKeyDer<'static>,
     pub(super) about: CertificateInfo,
+    /// [`CertificateFiles::listeners`].
+    pub(super) listeners: Arc<[SocketAddr]>,
 }
 
 impl fmt::Debug for Pair {
@@ -204,12 +210,14 @@ pub(super) fn read(files: &CertificateFiles) -> Result<Pair, CertificateError> {
     };
     let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
     let place = |path: &Path| path.display().to_string();
-    parse(
+    let mut pair = parse(
         &certificate,
         &key,
         &place(&files.certificate),
         &place(&files.key),
-    )
+    )?;
+    pair.listeners = files.listeners.as_slice().into();
+    Ok(pair)
 }
 
 /// Adds the certificates of a PEM file.
@@ -277,6 +285,7 @@ pub(super) fn parse(
         key: Arc::new(key),
         private,
         about,
+        listeners: Arc::default(),
     })
 }
 

@@ -19,6 +19,7 @@ pub(super) fn write(folder: &Path, (certificate, key): &(String, String)) -> Cer
     let files = CertificateFiles {
         certificate: folder.join("tls.crt"),
         key: folder.join("tls.key"),
+        ..CertificateFiles::default()
     };
     fs::write(&files.certificate, certificate).unwrap();
     fs::write(&files.key, key).unwrap();
@@ -50,7 +51,7 @@ fn a_name_gets_its_certificate_and_others_get_the_first() {
         ("*.example.net", 64)
     );
     let chosen = |name: Option<&str>| {
-        let key = certificates.select(name);
+        let key = certificates.select(name).unwrap();
         let pairs = certificates.shared.pairs();
         pairs.iter().position(|pair| Arc::ptr_eq(&pair.key, &key))
     };
@@ -66,6 +67,56 @@ fn a_name_gets_its_certificate_and_others_get_the_first() {
     ] {
         assert_eq!(chosen(name), Some(pair), "{name:?}");
     }
+}
+
+#[test]
+fn a_listener_that_is_named_has_only_its_own_pairs_and_others_have_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two, other]: [SocketAddr; 3] =
+        ["192.0.2.1:443", "192.0.2.2:443", "192.0.2.1:5349"].map(|text| text.parse().unwrap());
+    let place = |name: &str, names: &[&str], listeners: &[SocketAddr]| {
+        let folder = folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        CertificateFiles {
+            listeners: listeners.to_vec(),
+            ..write(&folder, &made(names))
+        }
+    };
+    let files = vec![
+        place("1", &["a.example"], &[one]),
+        place("2", &["b.example"], &[]),
+        place("3", &["c.example"], &[two, one]),
+        place("4", &["d.example"], &[]),
+    ];
+    let all = Certificates::from_files(files.clone()).unwrap();
+    assert_eq!(all.listeners(), [one, two]);
+    let check = |all: &Certificates| {
+        for (listener, name, expected) in [
+            (one, None, "a.example"),
+            (one, Some("c.example"), "c.example"),
+            (one, Some("b.example"), "a.example"),
+            (two, Some("a.example"), "c.example"),
+            (other, None, "b.example"),
+            (other, Some("d.example"), "d.example"),
+            (other, Some("a.example"), "b.example"),
+        ] {
+            let own = all.at(listener);
+            let key = own.select(name).unwrap();
+            let pairs = all.shared.pairs();
+            let pair = pairs.iter().find(|pair| Arc::ptr_eq(&pair.key, &key));
+            assert_eq!(pair.unwrap().about.name(), expected, "{listener} {name:?}");
+        }
+    };
+    check(&all);
+    assert_eq!(all.at(two).default_info().unwrap().name(), "c.example");
+    assert_eq!((all.info().len(), all.is_empty()), (4, false));
+    // A pair that is read again, and those that are not, stay with their listeners.
+    write(&folder.path().join("3"), &made(&["c.example"]));
+    assert!(matches!(all.reload()[..], [Ok(_)]));
+    check(&all);
+    let named = Certificates::from_files(files[..1].to_vec()).unwrap();
+    assert!(named.is_empty() && named.at(other).is_empty() && !named.at(one).is_empty());
+    assert!(named.select(None).is_none());
 }
 
 #[test]
@@ -106,6 +157,7 @@ fn unusable_certificates_say_why() {
     let missing = CertificateFiles {
         certificate: "/nowhere/tls.crt".into(),
         key: "/nowhere/tls.key".into(),
+        ..CertificateFiles::default()
     };
     let error = Certificates::from_files(vec![missing]).unwrap_err();
     assert!(
@@ -188,6 +240,7 @@ fn a_link_that_is_swapped_is_a_change() {
     let files = CertificateFiles {
         certificate: link.join("tls.crt"),
         key: link.join("tls.key"),
+        ..CertificateFiles::default()
     };
     let certificates = Certificates::from_files(vec![files]).unwrap();
     let new = folder.path().join("new");

@@ -6,6 +6,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::rustls::ServerConfig;
 
+/// The TLS configurations of listeners, by the addresses that they are configured with.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TlsConfigs {
+    /// For listeners without an own configuration.
+    pub(crate) of_all: Option<Arc<ServerConfig>>,
+    /// The own configurations. The first one of a listener applies.
+    pub(crate) of_some: Vec<(SocketAddr, Arc<ServerConfig>)>,
+}
+
+impl TlsConfigs {
+    /// The configuration of this listener.
+    pub(crate) fn at(&self, listener: SocketAddr) -> Option<Arc<ServerConfig>> {
+        let own = self.of_some.iter().find(|(known, _)| *known == listener);
+        own.map(|(_, config)| config)
+            .or(self.of_all.as_ref())
+            .cloned()
+    }
+}
+
 /// The protocols of a TCP listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Protocols {

@@ -22,7 +22,7 @@ mod writing;
 pub(crate) use arena::Arena;
 pub use counters::{EndReason, StreamCounters};
 pub(crate) use data::{DataConnection, MovingConnection};
-pub(crate) use listener::{Protocols, StreamListener};
+pub(crate) use listener::{Protocols, StreamListener, TlsConfigs};
 pub use settings::StreamSettings;
 pub(crate) use settings::WorkerLimits;
 /// Why a TLS connection failed.

@@ -6,6 +6,7 @@ use super::settings::SipConfig;
 use super::store::{SharedLog, WorkerBindings};
 use super::takeover::{InheritedSip, SipTakeover, SipUpgrade};
 use super::{NameResolver, Secrets, Sip, reading};
+use crate::connections::TlsConfigs;
 use crate::error::StartError;
 use crate::features::Buffers;
 use crate::inherited::InheritedSockets;
@@ -49,7 +50,7 @@ impl SipAddresses {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SipTls {
     /// With those that connect.
-    pub(crate) accept: Option<Arc<ServerConfig>>,
+    pub(crate) accept: TlsConfigs,
     /// With those that are connected to.
     pub(crate) connect: Option<Arc<ClientConfig>>,
 }
@@ -181,10 +182,10 @@ fn bind_all(
         let places = of_workers.iter_mut().zip(group);
         places.for_each(|(list, listener)| list.push(listener));
     }
-    let accept = tls.accept.clone().map(without_alpn);
     let mut of_streams: Vec<Vec<StreamListener>> = (0..workers).map(|_| Vec::new()).collect();
     for &(transport, address) in &addresses.streams {
-        let accept = accept.clone().filter(|_| transport.is_secure());
+        let accept = tls.accept.at(address).filter(|_| transport.is_secure());
+        let accept = accept.map(without_alpn);
         if transport.is_secure() && accept.is_none() {
             return Err(StartError::NoCertificate);
         }

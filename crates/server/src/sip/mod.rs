@@ -96,7 +96,7 @@ pub use sip::congestion::WeightedSource;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Transport;
 pub use sip::routing::{Candidate, Locate, Locator};
-pub use sip_server::calls::{CallLine, EndedBy, Leg, Limit as CallLimit};
+pub use sip_server::calls::{AttemptTimes, CallLine, EndedBy, Leg, Limit as CallLimit};
 pub use sip_server::proxy::{AtNodes, Forking, Inbound, NodeHop};
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,

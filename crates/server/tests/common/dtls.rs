@@ -75,6 +75,11 @@ impl DtlsLink {
         }
     }
 
+    /// Whether the handshake is complete.
+    pub(crate) fn is_established(&self) -> bool {
+        self.client.is_established()
+    }
+
     /// Reads once; `false` after a while without datagrams, or at the end.
     pub(crate) fn read(&mut self) -> bool {
         let mut buffer = vec![0; 1 << 16];

@@ -15,5 +15,5 @@ pub use counters::{CallAccount, CallCounter, CallRate, Counters, Exceeded, Limit
 pub use dialogs::{Counted, DialogId, DialogLifetime, Dialogs, DialogsCursor};
 pub use numbers::Numbers;
 pub(crate) use record::tag_hash;
-pub use record::{AttemptFailure, CallEnd, CallLine, CallRecord, EndedBy, Leg};
+pub use record::{AttemptFailure, AttemptTimes, CallEnd, CallLine, CallRecord, EndedBy, Leg};
 pub use sides::{Bye, ElementHashes, Sides};

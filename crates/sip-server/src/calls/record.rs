@@ -6,21 +6,24 @@ use std::time::Duration;
 use sip::flow::{Flow, Transport};
 use sip::{HashKey, Message, Mono, Now};
 
-/// The most bytes that a record has of the Call-ID, of each URI, and of each name of a trunk or user. Longer texts are
+/// The most bytes that a record has of the Call-ID, of each MAX_URI_BYTES, and of each name of a trunk or user. Longer texts are
 /// cut.
 const MAX_CALL_ID_BYTES: usize = 88;
 const MAX_URI_BYTES: usize = 40;
 const MAX_NAME_BYTES: usize = 32;
 /// The most bytes of all texts together. If all other texts are at their limits, 25 bytes are left for the list of
-/// failed attempts.
+/// failed attempts and their times.
 const MAX_BYTES: usize = 258;
 /// The most bytes of the list of failed attempts. The list uses the bytes that shorter texts leave.
 const MAX_FAILED_BYTES: usize = 120;
 /// The end of the list, if it has no room for further attempts.
 const MORE: &[u8] = b" ...";
-/// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target. The list of failed attempts
-/// is before the name of the target, with its length in one byte in front.
+/// Texts of one record: Call-ID, From, Request-MAX_URI_BYTES, the names of the source and the target. The list of failed attempts
+/// is before the name of the target, with its length in one byte in front, and the times of the attempts behind.
 const TEXT_COUNT: usize = 5;
+/// The time of a failed attempt has so many bytes. It is in units of 10 ms.
+const TIME: usize = 2;
+const TIME_UNIT: u32 = 10;
 
 /// The time of an event that has not happened.
 const NEVER: u32 = u32::MAX;
@@ -208,11 +211,14 @@ impl CallRecord {
     }
 
     /// A copy of the INVITE has failed. `trunk` is the name of the trunk that it was for; empty for another target.
-    pub fn attempt_failed(&mut self, trunk: &[u8], failure: AttemptFailure) {
-        let before = self.failed();
+    pub fn attempt_failed(&mut self, now: Mono, trunk: &[u8], failure: AttemptFailure) {
+        let (before, times) = (self.failed(), self.failed_times());
         if before.ends_with(MORE) {
             return;
         }
+        // A later time has no room. It is unknown.
+        let time = u16::try_from(self.since_begin(now) / TIME_UNIT).unwrap_or(u16::MAX);
+        let mut times = [times, &time.to_be_bytes()].concat();
         let gap: &[u8] = if before.is_empty() { b"" } else { b" " };
         let colon: &[u8] = if trunk.is_empty() { b"" } else { b":" };
         let failure = failure.to_string();
@@ -226,12 +232,13 @@ impl CallRecord {
         .concat();
         // The name of the target comes later. One byte has the length.
         let room = (MAX_BYTES - MAX_NAME_BYTES - 1)
-            .saturating_sub(self.fixed().len())
+            .saturating_sub(self.fixed().len() + times.len())
             .min(MAX_FAILED_BYTES);
-        if all.len() > room - MORE.len() {
+        if all.len() + MORE.len() > room {
             all = [before, MORE].concat();
+            times.truncate(times.len() - TIME);
         }
-        self.text = self.with_end(&all, self.target_name());
+        self.text = self.with_end((&all, &times), self.target_name());
     }
 
     /// A final response has come by `leg`. `target` is the name of the trunk, or the address of record of the user.
@@ -240,7 +247,8 @@ impl CallRecord {
         if code / 100 == 2 && self.answered_ms == NEVER {
             self.answered_ms = self.since_begin(now);
         }
-        self.text = self.with_end(self.failed(), cut(target, MAX_NAME_BYTES));
+        let failed = (self.failed(), self.failed_times());
+        self.text = self.with_end(failed, cut(target, MAX_NAME_BYTES));
         self.target = leg;
     }
 
@@ -272,25 +280,36 @@ impl CallRecord {
         self.text.get(..len).unwrap_or_default()
     }
 
-    /// The failed attempts, and the name of the target.
-    fn end(&self) -> (&[u8], &[u8]) {
+    /// The failed attempts, their times, and the name of the target.
+    fn end(&self) -> (&[u8], &[u8], &[u8]) {
         let end = self.text.get(self.fixed().len()..).unwrap_or_default();
         let (len, rest) = end.split_first().unwrap_or((&0, &[]));
-        rest.split_at_checked((*len).into()).unwrap_or_default()
+        let (failed, rest) = rest.split_at_checked((*len).into()).unwrap_or_default();
+        let listed = failed.strip_suffix(MORE).unwrap_or(failed);
+        let attempts = match listed.is_empty() {
+            true => 0,
+            false => 1 + listed.iter().filter(|byte| **byte == b' ').count(),
+        };
+        let (times, target) = rest.split_at_checked(attempts * TIME).unwrap_or_default();
+        (failed, times, target)
     }
 
     fn failed(&self) -> &[u8] {
         self.end().0
     }
 
-    fn target_name(&self) -> &[u8] {
+    fn failed_times(&self) -> &[u8] {
         self.end().1
     }
 
+    fn target_name(&self) -> &[u8] {
+        self.end().2
+    }
+
     /// All texts with these at the end.
-    fn with_end(&self, failed: &[u8], target: &[u8]) -> Box<[u8]> {
+    fn with_end(&self, (failed, times): (&[u8], &[u8]), target: &[u8]) -> Box<[u8]> {
         let len = failed.len() as u8;
-        let text = [self.fixed(), &[len], failed, target].concat();
+        let text = [self.fixed(), &[len], failed, times, target].concat();
         text.into_boxed_slice()
     }
 
@@ -304,6 +323,7 @@ impl CallRecord {
             to: self.text(2),
             source: self.text(3),
             failed: self.failed(),
+            failed_at: AttemptTimes(self.failed_times()),
             target: self.target_name(),
             began_unix_s: self.began_unix_s,
             rang: happened(self.rang_ms),
@@ -331,6 +351,8 @@ pub struct CallLine<'r> {
     /// The copies of the INVITE that have failed, in order, with a space between: the name of a trunk with a colon, and
     /// the code or another [`AttemptFailure`].
     pub failed: &'r [u8],
+    /// When they have failed, in the same order.
+    pub failed_at: AttemptTimes<'r>,
     /// The trunk or the user that has sent the final response; empty if the proxy itself has sent it.
     pub target: &'r [u8],
     /// When the INVITE came, in seconds since 1970.
@@ -349,6 +371,22 @@ pub struct CallLine<'r> {
     pub tried: u8,
     /// The final response to the INVITE; 0 without one.
     pub code: u16,
+}
+
+/// Times of failed attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptTimes<'r>(&'r [u8]);
+
+impl AttemptTimes<'_> {
+    /// The time of each attempt, with an error of at most 10 ms; `None` if it was more than ten minutes after the INVITE.
+    pub fn iter(&self) -> impl Iterator<Item = Option<Duration>> {
+        let (times, _) = self.0.as_chunks::<TIME>();
+        times.iter().map(|time| {
+            let time = u16::from_be_bytes(*time);
+            let ms = u64::from(time) * u64::from(TIME_UNIT);
+            (time != u16::MAX).then(|| Duration::from_millis(ms))
+        })
+    }
 }
 
 fn cut(text: &[u8], most: usize) -> &[u8] {
@@ -383,12 +421,16 @@ mod tests {
         let now = Now::default();
         let mut record = CallRecord::new(HashKey::new([1; 16]), now, &message, (b"alice", &flow));
         assert_eq!(record.line(now.mono).failed, b"");
-        record.attempt_failed(b"a", AttemptFailure::Code(503));
+        let after = |ms: u64| now.mono.plus(Duration::from_millis(ms));
+        record.attempt_failed(after(40), b"a", AttemptFailure::Code(503));
         record.concluded(now.mono, 503, b"carrier-a", None);
-        record.attempt_failed(b"carrier-b", AttemptFailure::NoResponse);
-        record.attempt_failed(b"", AttemptFailure::Code(486));
+        record.attempt_failed(after(32_049), b"carrier-b", AttemptFailure::NoResponse);
+        record.attempt_failed(after(700_000), b"", AttemptFailure::Code(486));
         record.concluded(now.mono, 200, b"carrier-c", None);
         let line = record.line(now.mono);
+        let times: Vec<_> = line.failed_at.iter().collect();
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(times, [ms(40), ms(32_040), None]);
         assert_eq!(line.failed, b"a:503 carrier-b:silent 486");
         assert_eq!(
             (line.source, line.target),
@@ -396,9 +438,12 @@ mod tests {
         );
         assert_eq!(line.to, b"sip:+4930@example.com");
         for _ in 0..300 {
-            record.attempt_failed(b"carrier-d", AttemptFailure::NotSent);
+            record.attempt_failed(now.mono, b"carrier-d", AttemptFailure::NotSent);
         }
         let line = record.line(now.mono);
+        let listed = line.failed.split(|byte| *byte == b' ').count() - 1;
+        assert_eq!(line.failed_at.iter().count(), listed);
+        assert!(record.text.len() <= MAX_BYTES);
         assert!(
             line.failed
                 .starts_with(b"a:503 carrier-b:silent 486 carrier-d:not_sent ")

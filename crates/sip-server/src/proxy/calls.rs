@@ -281,7 +281,7 @@ impl Proxy {
                 true => AttemptFailure::NoAnswer,
                 false => AttemptFailure::Code(code),
             };
-            note_attempt(stack, context, branch, failure);
+            note_attempt((now, stack), context, branch, failure);
         }
         let branch = context.branches.get(branch);
         let hop = branch.and_then(|it| it.hop);
@@ -398,7 +398,7 @@ impl Proxy {
 
 /// A branch of a recorded call has failed. A response to a CANCEL of the caller, or after a 6xx, is no failure.
 pub(super) fn note_attempt(
-    stack: &Stack<'_>,
+    (now, stack): (Mono, &Stack<'_>),
     context: &mut Context,
     branch: usize,
     failure: AttemptFailure,
@@ -411,7 +411,7 @@ pub(super) fn note_attempt(
         .as_ref()
         .map_or(&b""[..], |hop| stack.policy.trunk_name(hop));
     if let Some(record) = context.admitted.record() {
-        record.attempt_failed(trunk, failure);
+        record.attempt_failed(now, trunk, failure);
     }
 }
 

@@ -243,7 +243,7 @@ impl Proxy {
                 }
                 let is_binding = target.is_binding && !context.is_from_node;
                 context.best.add_own(code_of(&error, is_binding));
-                note_attempt(stack, context, number, AttemptFailure::NotSent);
+                note_attempt((now, stack), context, number, AttemptFailure::NotSent);
                 self.branch_media_ended(key, number);
                 let is_of_flow = matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);
                 if !is_of_flow || others.is_empty() {

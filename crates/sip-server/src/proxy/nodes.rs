@@ -259,7 +259,7 @@ impl Proxy {
             }
         }
         for number in &over {
-            note_attempt(stack, context, *number, AttemptFailure::NoResponse);
+            note_attempt((now, stack), context, *number, AttemptFailure::NoResponse);
         }
         for number in &over {
             let _ = self.try_other_flow(now, stack, key, *number);

@@ -352,7 +352,7 @@ impl Proxy {
         }
         let failure_kind = attempt_failure(failure, branch.is_heard);
         if let Some(kind) = failure_kind {
-            note_attempt(stack, context, number, kind);
+            note_attempt((now.mono, stack), context, number, kind);
         }
         let Some(branch) = context.branches.get_mut(number) else {
             return;

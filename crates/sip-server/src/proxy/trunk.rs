@@ -163,7 +163,7 @@ impl Proxy {
             Err(HopFull) => {
                 branch.is_done = true;
                 context.best.add_own(503);
-                note_attempt(stack, context, number, AttemptFailure::Limited);
+                note_attempt((now, stack), context, number, AttemptFailure::Limited);
                 keep_following_targets(stack, context, hop, FailureReason::Unreachable);
                 false
             }
@@ -397,7 +397,7 @@ impl Proxy {
         stack.policy.concluded(now, &hop, Outcome::Silent);
         keep_following_targets(stack, context, &hop, FailureReason::Unreachable);
         context.best.add_own(408);
-        note_attempt(stack, context, number, AttemptFailure::NoResponse);
+        note_attempt((now, stack), context, number, AttemptFailure::NoResponse);
         // If a response comes after all, the CANCEL goes out (RFC 3261 §9.1).
         if let Some(request) = request {
             stack.dispatcher.cancel(now, stack.engine, request);

@@ -2,11 +2,16 @@
 //!
 //! A sink gets batches. It reports whether the receiver has the whole batch; the caller decides what to do with a batch
 //! that has failed. A batch that is sent again can arrive twice, so each event has an identity.
+//!
+//! [`Otlp`] sends batches of log records and spans to an OpenTelemetry collector, which has its own rules for retries.
 
 mod file;
 mod http;
 mod nats;
+mod otlp;
 mod redis;
+
+pub use otlp::{Otlp, OtlpOptions, OtlpSignal, Rejected, check_otlp_header, check_otlp_url};
 
 use std::time::Duration;
 
@@ -90,6 +95,9 @@ pub enum SendError {
     /// A later attempt may succeed.
     #[error("{0}")]
     Later(String),
+    /// A later attempt may succeed, but not before this time has passed.
+    #[error("{0}")]
+    After(String, Duration),
     /// The receiver rejects this batch, now and later.
     #[error("{0}")]
     Refused(String),

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stores::removal::{remove_rows, rows_of_realm};
-use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
+use stores::realm_changes::{change_realm, removal_of_realm, settings_of_realm, within};
+use stores::{Directory, Keys, Kind, RealmOption, Store, StoreFuture, StoreSettings};
+use tokio::time::Instant;
 
 use super::access::Caller;
 use super::problem::Problem;
@@ -17,10 +18,10 @@ use crate::audit::Audit;
 use crate::commands::{random_secret, read_users};
 use crate::config::plural;
 
-/// Users are imported for at most this time: the connection of the client lasts 10 s.
-const IMPORT_TIMEOUT: Duration = Duration::from_secs(7);
-/// A realm is read and removed for at most this time, for the same reason.
-const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
+#[cfg(test)]
+#[path = "deadline_tests.rs"]
+mod deadline_tests;
+
 /// Mistakes of a text that a response names.
 const MAX_MISTAKES: usize = 100;
 
@@ -30,6 +31,8 @@ pub(super) struct Open {
     store: Arc<dyn Store>,
     kind: Kind,
     timeout: Duration,
+    /// All queries and changes end before this time, so that the client gets a response.
+    deadline: Instant,
     caller: Caller,
 }
 
@@ -78,7 +81,11 @@ pub(super) struct Realm {
 
 impl Open {
     /// Opens the store. The store connects at its first query.
-    pub(super) fn of(settings: Option<&StoreSettings>, caller: Caller) -> Result<Self, Problem> {
+    pub(super) fn of(
+        settings: Option<&StoreSettings>,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Result<Self, Problem> {
         let none = || {
             Problem::conflict(
                 "no store is configured that hairpin can change: set server.state_dir or auth.stores",
@@ -91,13 +98,13 @@ impl Open {
             store,
             kind,
             timeout: settings.timeout,
+            deadline,
             caller,
         })
     }
 
     async fn wait<T>(&self, answer: StoreFuture<'_, T>) -> Result<T, Problem> {
-        let outcome = tokio::time::timeout(self.timeout, answer).await;
-        let outcome = outcome.unwrap_or(Err(StoreError::Timeout(self.timeout)));
+        let outcome = within(self.timeout, Some(self.deadline), answer).await;
         outcome.map_err(|error| failed(self.kind, &error))
     }
 
@@ -187,7 +194,8 @@ impl Open {
         Ok(json!({ "is_new": is_new, "password": made }))
     }
 
-    /// Adds the users of a text. A text with a mistake changes nothing.
+    /// Adds the users of a text. A text with a mistake changes nothing. If the store fails, or the time is over, the
+    /// response says how many users were imported.
     pub(super) async fn import_users(
         &self,
         realm: &str,
@@ -202,17 +210,17 @@ impl Open {
             return Err(Problem::bad_request(message).with_mistakes(lines.collect()));
         }
         let directory = self.directory()?;
-        let begun = Instant::now();
         for (number, (realm, name, keys)) in users.found.iter().enumerate() {
             let stopped = |why: &str| {
                 let message = format!(
-                    "stopped at the user {name} of the realm {realm}, after {number} users: {why}"
+                    "stopped at the user {name} of the realm {realm}, after {number} of {}: {why}",
+                    plural(users.found.len(), "user")
                 );
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
             };
-            if begun.elapsed() > IMPORT_TIMEOUT {
+            if Instant::now() >= self.deadline {
                 return Err(stopped(
-                    "the store is slow: send fewer users in one request",
+                    "the time for this request is over: send fewer users in one request",
                 ));
             }
             let audit = self.audit("user.import", realm).with("user", name);
@@ -305,41 +313,39 @@ impl Open {
             (RealmOption::TotalQuota, body.total_quota),
             (RealmOption::UserQuota, body.user_quota),
         ];
-        let options = options
-            .iter()
-            .filter_map(|(option, value)| Some((*option, (*value)?)));
-        let options: Vec<_> = options.collect();
-        if body.origins.is_empty() && options.is_empty() {
+        let changes = settings_of_realm(&body.origins, &options);
+        if changes.is_empty() {
             let message = "the body sets nothing: send origins, max_bps, total_quota or user_quota";
             return Err(Problem::bad_request(message));
         }
         let directory = self.directory()?;
-        for origin in &body.origins {
-            let audit = self.audit("realm.set", name).with("origin", origin);
-            self.change(audit, directory.set_origin(origin, Some(name)))
-                .await?;
+        let deadline = Some(self.deadline);
+        let making = change_realm(directory, name, changes.clone(), self.timeout, deadline);
+        let outcome = making.await;
+        let made = match &outcome {
+            Ok(()) => changes.len(),
+            Err(partial) => partial.made.len(),
+        };
+        // The first change that has no response in time may have been made.
+        for (number, change) in changes.iter().take(made + 1).enumerate() {
+            let (field, value) = change.field();
+            let audit = self.audit("realm.set", name).with(field, &value);
+            self.log(audit, number < made);
         }
-        for (option, value) in options {
-            let kept = Some(value).filter(|value| *value > 0);
-            let audit = self.audit("realm.set", name);
-            let audit = audit.with(option.name(), &value.to_string());
-            self.change(audit, directory.set_option(name, option, kept))
-                .await?;
-        }
+        outcome.map_err(|partial| failed(self.kind, &partial))?;
         Ok(json!({}))
     }
 
     pub(super) async fn delete_realm(&self, name: &str) -> Result<Value, Problem> {
         let directory = self.directory()?;
-        let begun = Instant::now();
         let shared = self.wait(self.store.shared()).await?;
-        let rows = rows_of_realm(&shared, name);
-        if rows.is_empty() {
+        let changes = removal_of_realm(&shared, name);
+        if changes.is_empty() {
             let message = format!("the store has no origins and no limits of the realm {name}");
             return Err(Problem::not_found(message));
         }
-        let total = Some(REMOVAL_TIMEOUT.saturating_sub(begun.elapsed()));
-        let outcome = remove_rows(directory, name, rows, self.timeout, total).await;
+        let deadline = Some(self.deadline);
+        let outcome = change_realm(directory, name, changes, self.timeout, deadline).await;
         // One line for all rows, also if only some were deleted.
         let audit = self.audit("realm.del", name);
         let audit = match &outcome {

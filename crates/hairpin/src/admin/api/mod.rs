@@ -22,10 +22,11 @@ use hyper::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use stores::StoreSettings;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout_at};
 
 use super::failures;
 use super::history::History;
-use super::http::{Body, Incoming, Peer, response};
+use super::http::{Body, Incoming, Peer, RESPONSE_WITHIN, response};
 use crate::config::{AdminTokens, CurrentKey};
 use crate::control::tasks::Tasks;
 use crate::control::{Change, ChangeSender, Shared, nodes, status};
@@ -44,6 +45,8 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const MAX_EVENT_STREAMS: usize = 8;
 /// Limit of the text with users in one request, in bytes.
 const MAX_IMPORT_BYTES: usize = 256 << 10;
+/// Operations on a store end this long before the response must be ready. So the response says what was done.
+const STORE_EARLIER: Duration = Duration::from_secs(1);
 /// Entries per page by default.
 const DEFAULT_PAGE_ENTRIES: u64 = 100;
 /// Limit of entries per page.
@@ -100,7 +103,9 @@ impl Api {
 
     /// The response to a request whose path begins with [`BASE`].
     pub(super) async fn respond(&self, request: Incoming, peer: &Peer) -> Response<Body> {
-        let outcome = self.try_respond(request, peer).await;
+        let deadline = peer.begun + RESPONSE_WITHIN;
+        let outcome = timeout_at(deadline, self.try_respond(request, peer)).await;
+        let outcome = outcome.unwrap_or_else(|_| Err(late()));
         outcome.unwrap_or_else(|problem| problem.response())
     }
 
@@ -142,7 +147,9 @@ impl Api {
         if !found.route.body.is_empty() {
             check_type(head.headers.get(CONTENT_TYPE), &body)?;
         }
-        let result = self.perform(found, query, body, caller, applied).await?;
+        let deadline = peer.begun + RESPONSE_WITHIN - STORE_EARLIER;
+        let result = self.perform(found, query, body, (caller, deadline), applied);
+        let result = result.await?;
         Ok(response(StatusCode::OK, JSON, result))
     }
 
@@ -151,7 +158,7 @@ impl Api {
         found: Match<'_>,
         query: Query,
         body: hyper::body::Incoming,
-        caller: Caller,
+        (caller, deadline): (Caller, Instant),
         applied: Arc<Applied>,
     ) -> Result<String, Problem> {
         let inner = &self.0;
@@ -188,7 +195,7 @@ impl Api {
                     .await?
             }
             operation => {
-                let work = in_store(operation, name, query, body, caller, applied);
+                let work = in_store(operation, name, query, body, (caller, deadline), applied);
                 let outcome = inner.tasks.run(work).await;
                 outcome.map_err(|error| {
                     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
@@ -238,6 +245,15 @@ impl Api {
     }
 }
 
+/// 503: there is no result in time.
+fn late() -> Problem {
+    let seconds = RESPONSE_WITHIN.as_secs();
+    let message = format!(
+        "no result within {seconds} s of the connection: a change that has begun continues, and the log will have its audit line"
+    );
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
 /// The nodes of the cluster.
 fn nodes(shared: &Shared) -> Result<Value, Problem> {
     nodes::list(shared).map_err(|refusal| Problem::not_found(refusal.error))
@@ -273,10 +289,10 @@ async fn in_store(
     name: String,
     query: Query,
     body: hyper::body::Incoming,
-    caller: Caller,
+    (caller, deadline): (Caller, Instant),
     applied: Arc<Applied>,
 ) -> Result<Value, Problem> {
-    let open = Open::of(applied.store.as_ref(), caller)?;
+    let open = Open::of(applied.store.as_ref(), caller, deadline)?;
     let realm = query.get("realm").unwrap_or(&applied.realm);
     match operation {
         Operation::Users => open.users(&query).await,

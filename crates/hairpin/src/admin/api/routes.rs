@@ -288,7 +288,7 @@ pub(super) const ROUTES: &[Route] = &[
             "/users",
             Change,
             Operation::ImportUsers,
-            "Add all users of a text, or replace their keys, as `hairpin user import`. A text with a mistake changes nothing.",
+            "Add all users of a text, or replace their keys, as `hairpin user import`. A text with a mistake changes nothing. If the store fails or the time is over, `detail` says how many users were imported.",
             "`imported`: the number of users.",
         )
     },
@@ -401,7 +401,7 @@ pub(super) const ROUTES: &[Route] = &[
             "/realms/{name}",
             Change,
             Operation::SetRealm,
-            "Set origins and limits of a realm, as `hairpin realm set`.",
+            "Set origins and limits of a realm, as `hairpin realm set`. If the store fails or the time is over, `detail` says what was set.",
             "Nothing.",
         )
     },
@@ -410,7 +410,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/realms/{name}",
         Change,
         Operation::DeleteRealm,
-        "Remove origins and limits of a realm, as `hairpin realm del`. Users and secrets stay. If the store fails, `detail` says what was removed.",
+        "Remove origins and limits of a realm, as `hairpin realm del`. Users and secrets stay. If the store fails or the time is over, `detail` says what was removed.",
         "Nothing.",
     ),
     Route {

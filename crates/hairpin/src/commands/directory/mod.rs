@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
-use stores::removal::{remove_rows, rows_of_realm};
+use stores::realm_changes::{change_realm, removal_of_realm, settings_of_realm};
 use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
 
 use super::serve::{databases, random_secret};
@@ -341,26 +341,25 @@ fn set_realm(args: &RealmSet) -> Result<ExitCode> {
         (RealmOption::TotalQuota, args.total_quota),
         (RealmOption::UserQuota, args.user_quota),
     ];
-    if args.origin.is_empty() && options.iter().all(|(_, value)| value.is_none()) {
+    let changes = settings_of_realm(&args.origin, &options);
+    if changes.is_empty() {
         bail!("nothing to set: give --origin, --max-bps, --total-quota or --user-quota");
     }
     let Some(open) = Open::of(&target_of(&args.target, &args.name))? else {
         return Ok(ExitCode::FAILURE);
     };
     let directory = open.directory()?;
-    for origin in &args.origin {
-        open.wait(directory.set_origin(origin, Some(&args.name)))?;
-        open.audit("realm.set").with("origin", origin).write();
+    let making = change_realm(directory, &args.name, changes.clone(), open.timeout, None);
+    let outcome = open.runtime.block_on(making);
+    let made = match &outcome {
+        Ok(()) => &changes,
+        Err(partial) => &partial.made,
+    };
+    for change in made {
+        let (name, value) = change.field();
+        open.audit("realm.set").with(name, &value).write();
     }
-    for (option, value) in options {
-        let Some(value) = value else {
-            continue;
-        };
-        let kept = Some(value).filter(|value| *value > 0);
-        open.wait(directory.set_option(&args.name, option, kept))?;
-        let audit = open.audit("realm.set");
-        audit.with(option.name(), &value.to_string()).write();
-    }
+    outcome.map_err(|partial| anyhow!("the {} store failed: {partial}", open.kind.name()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -370,14 +369,14 @@ fn delete_realm(args: &RealmDel) -> Result<ExitCode> {
     };
     let directory = open.directory()?;
     let shared = open.wait(open.store.shared())?;
-    let rows = rows_of_realm(&shared, &args.name);
-    if rows.is_empty() {
+    let changes = removal_of_realm(&shared, &args.name);
+    if changes.is_empty() {
         bail!(
             "the store has no origins and no limits of the realm {}",
             args.name
         );
     }
-    let removal = remove_rows(directory, &args.name, rows, open.timeout, None);
+    let removal = change_realm(directory, &args.name, changes, open.timeout, None);
     let outcome = open.runtime.block_on(removal);
     let audit = open.audit("realm.del");
     match &outcome {

@@ -1,4 +1,5 @@
-//! Logs go to stderr, so that stdout carries the banner and nothing else. [`crate::log_queue`] writes them.
+//! Logs go to stderr, so that stdout carries the banner and nothing else. [`crate::log_queue`] writes them. With
+//! `telemetry.otlp`, they also go to a collector.
 
 use std::fs::{File, Metadata};
 use std::io::IsTerminal;
@@ -17,6 +18,7 @@ use crate::audit;
 use crate::commands::input;
 use crate::config::LogFormat;
 use crate::log_queue::{MAX_FLUSH_TIME, QUEUE, ToQueue};
+use crate::telemetry::ToCollector;
 
 /// Changes the level while the program runs.
 pub(in crate::commands) struct Level(reload::Handle<LevelFilter, Registry>);
@@ -69,7 +71,7 @@ pub(in crate::commands) fn install(format: LogFormat, level: LevelFilter) -> Res
     let audit = filter_fn(|event| event.target() == audit::TARGET);
     let filter = filter.or(audit.with_max_level_hint(LevelFilter::INFO));
     Registry::default()
-        .with(layer.with_filter(filter))
+        .with(layer.and_then(ToCollector).with_filter(filter))
         .try_init()
         .context("logging is already set up")?;
     QUEUE

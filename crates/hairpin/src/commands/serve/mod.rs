@@ -42,17 +42,17 @@ use crate::admin::Applied;
 use crate::cli::serve::Args;
 use crate::config::{self, Config, CurrentKey, ExternalIp, Loaded};
 use crate::control::{self, ChangeSender, Inbox, Shared};
-use crate::events::Events;
 use crate::external_address;
 use crate::metrics::Source;
 use crate::systemd::Manager;
+use crate::telemetry::Telemetry;
 use banner::{Access, Banner};
 use databases::Databases;
 use denied::Denied;
 use endpoints::Endpoints;
 use plan::Machine;
 pub(crate) use plan::random_secret;
-use running::{RunningServer, Sources};
+use running::{Attached, RunningServer, Sources};
 pub(crate) use settings::sip_settings;
 use upgrade::{InheritedProcess, Link, Successor};
 
@@ -76,9 +76,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let level = log::install(config.log_format, config.log_level)?;
     log::report_panics();
-    log_warnings(&loaded);
     // Before any thread starts, so that no signal is missed.
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
+    let telemetry = start_telemetry(&config, &loaded)?;
     let manager = Manager::from_environment();
     let machine = running::machine();
     let mut taken = args
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         batch_limit: args.batch_limit,
     };
     let others = endpoints.addresses();
-    let attached = (databases, Events::start(&config.events)?);
+    let attached = Attached::new(&config, databases, telemetry)?;
     let running = RunningServer::start(&config, attached, &listeners, &others, &relays, sources)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&running.features());
@@ -159,10 +159,11 @@ fn open_databases(config: &Config, signals: &Signals) -> Result<Databases> {
 /// What metrics are made of.
 fn source(running: &RunningServer, cluster: Option<&Cluster>) -> Source {
     let stores = running.databases().sources().cloned().collect();
-    let events = running.events().status();
+    let attached = running.attached();
     Source::new(running.observer())
         .with_stores(stores)
-        .with_events(events)
+        .with_events(attached.events.status())
+        .with_telemetry(attached.telemetry.status())
         .with_cluster(cluster.map(Cluster::handle))
 }
 
@@ -219,11 +220,14 @@ fn read(args: &Args) -> Result<Loaded> {
     )?))
 }
 
-/// What is hardly meant, as log lines: the form of the log is the user's choice.
-fn log_warnings(loaded: &Loaded) {
+/// Starts the export of log events. The first ones are the warnings of the configuration: the form of the log is the
+/// user's choice.
+fn start_telemetry(config: &Config, loaded: &Loaded) -> Result<Telemetry> {
+    let telemetry = Telemetry::start(config.telemetry.as_ref())?;
     for warning in loaded.one_line_each() {
         tracing::warn!("{warning}");
     }
+    Ok(telemetry)
 }
 
 /// A server without users, secrets, keys of access tokens, realms and stores gets a random secret, the same one in each

@@ -33,14 +33,14 @@ pub(super) fn listeners(config: &Config, machine: &Machine) -> Result<Listeners>
     let tcp = config.listen_tcp.clone().unwrap_or_else(|| udp.clone());
     let tls = match &config.listen_tls {
         Some(chosen) => chosen.clone(),
-        None if config.certificates.is_empty() && !config.self_signed => Vec::new(),
+        None if !config.has_certificate_for_all() => Vec::new(),
         None => with_tls_port(&tcp),
     };
     let dtls = match &config.listen_dtls {
         Some(chosen) => chosen.clone(),
         // DTLS is 1.2.
         None if config.only_tls13 => Vec::new(),
-        None if config.certificates.is_empty() && !config.self_signed => Vec::new(),
+        None if !config.has_certificate_for_all() => Vec::new(),
         None => with_tls_port(&udp),
     };
     Ok(Listeners {

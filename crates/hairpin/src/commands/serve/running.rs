@@ -23,6 +23,7 @@ use super::sip_tls;
 use crate::config::{self, Config, ExternalIp, PinWorkers, Steering};
 use crate::control::routing::{Routing, Snapshot};
 use crate::events::Events;
+use crate::telemetry::Telemetry;
 
 /// The addresses of this machine.
 pub(super) fn machine() -> Machine {
@@ -45,12 +46,31 @@ pub(super) struct Sources {
     pub(super) batch_limit: Option<u16>,
 }
 
+/// What belongs to the server beside its workers.
+pub(super) struct Attached {
+    databases: Databases,
+    /// The sinks of events.
+    pub(super) events: Events,
+    /// The export to a collector.
+    pub(super) telemetry: Telemetry,
+}
+
+impl Attached {
+    /// Opens the sinks of events.
+    pub(super) fn new(config: &Config, databases: Databases, telemetry: Telemetry) -> Result<Self> {
+        Ok(Self {
+            databases,
+            events: Events::start(&config.events, telemetry.traces())?,
+            telemetry,
+        })
+    }
+}
+
 /// The running server.
 pub(super) struct RunningServer {
     running: Running,
     realm: String,
-    databases: Databases,
-    events: Events,
+    attached: Attached,
     /// How the SIP proxy decides with the settings of the workers.
     routing: Arc<Routing>,
 }
@@ -60,13 +80,13 @@ impl RunningServer {
     /// Clients may not relay to `others`: listeners of this process beside the server's.
     pub(super) fn start(
         config: &Config,
-        (databases, events): (Databases, Events),
+        attached: Attached,
         listeners: &Listeners,
         others: &[SocketAddr],
         relays: &[IpAddr],
         sources: Sources,
     ) -> Result<Self> {
-        let settings = with_databases(config, &databases, &events);
+        let settings = with_databases(config, &attached.databases, &attached.events);
         let routes = snapshot(&settings);
         let mut builder = Server::builder()
             .inherited_sockets(sources.inherited)
@@ -104,8 +124,7 @@ impl RunningServer {
         let certificates = certificates(config, relays)?;
         builder = sip_tls::with_peers(builder, config, certificates.as_ref())?;
         if let Some(certificates) = certificates {
-            builder = builder.tls(certificates.server_config(config.only_tls13));
-            builder = builder.certificates(certificates);
+            builder = with_certificates(builder, config, certificates);
         }
         builder = with_encryption(builder, listeners);
         for &network in &config.proxy_protocol_from {
@@ -127,8 +146,7 @@ impl RunningServer {
         let server = Self {
             running,
             realm: config.realm.clone(),
-            databases,
-            events,
+            attached,
             routing: Arc::default(),
         };
         server.set_routing(routes);
@@ -139,24 +157,27 @@ impl RunningServer {
     #[cfg(test)]
     pub(super) fn of(running: Running, realm: &str) -> Self {
         let realm = realm.to_owned();
-        let databases = Databases::none();
+        let attached = Attached {
+            databases: Databases::none(),
+            events: Events::default(),
+            telemetry: Telemetry::default(),
+        };
         Self {
             running,
             realm,
-            databases,
-            events: Events::default(),
+            attached,
             routing: Arc::default(),
         }
     }
 
     /// The stores.
     pub(super) fn databases(&self) -> &Databases {
-        &self.databases
+        &self.attached.databases
     }
 
     /// The stores, to replace them.
     pub(super) fn databases_mut(&mut self) -> &mut Databases {
-        &mut self.databases
+        &mut self.attached.databases
     }
 
     /// How the SIP proxy decides, for explanations.
@@ -173,9 +194,9 @@ impl RunningServer {
         self.routing.set(snapshot);
     }
 
-    /// The sinks of events.
-    pub(super) fn events(&self) -> &Events {
-        &self.events
+    /// What belongs to the server beside its workers.
+    pub(super) fn attached(&self) -> &Attached {
+        &self.attached
     }
 
     /// Makes the workers look up a user in the stores again; `None`: all users.
@@ -257,10 +278,11 @@ impl RunningServer {
     /// The first DNS name of the default certificate, if clients can trust it.
     pub(super) fn server_name(&self) -> Option<String> {
         let observer = self.running.observer();
-        let info = observer.certificates()?.info();
+        let certificates = observer.certificates()?;
+        let first = || certificates.info().into_iter().next();
+        let info = certificates.default_info().or_else(first)?;
         let is_name = |name: &&String| name.parse::<IpAddr>().is_err() && !name.starts_with("*.");
-        let names = &info.first()?.names;
-        names
+        info.names
             .iter()
             .find(is_name)
             .filter(|name| *name != LOCALHOST)
@@ -354,7 +376,8 @@ impl RunningServer {
 
     /// Replaces the settings alone, and reads no certificate.
     pub(super) fn reload_settings(&self, config: &Config) -> Result<()> {
-        let mut settings = with_databases(config, &self.databases, &self.events);
+        let attached = &self.attached;
+        let mut settings = with_databases(config, &attached.databases, &attached.events);
         // The realm is part of every key and requires a restart; the caller has logged that.
         settings.realm = self.realm.clone();
         let routes = snapshot(&settings);
@@ -393,10 +416,23 @@ impl RunningServer {
     pub(super) fn stop(self) -> Result<()> {
         let outcome = self.running.shutdown();
         // The last allocations have ended now.
-        self.events.finish();
+        self.attached.events.finish();
+        self.attached.telemetry.finish();
         outcome?;
         Ok(())
     }
+}
+
+/// The certificates of all listeners, and of those that have some of their own.
+fn with_certificates(mut builder: Builder, config: &Config, certificates: Certificates) -> Builder {
+    if !certificates.is_empty() {
+        builder = builder.tls(certificates.server_config(config.only_tls13));
+    }
+    for listener in certificates.listeners() {
+        let own = certificates.at(listener).server_config(config.only_tls13);
+        builder = builder.tls_of(listener, own);
+    }
+    builder.certificates(certificates)
 }
 
 /// STUN and TURN over TLS and DTLS.

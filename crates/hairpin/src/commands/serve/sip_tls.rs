@@ -22,8 +22,13 @@ pub(super) fn with_peers(
         && sip.client_certificates != config::ClientCertificates::None
     {
         let verifier = client_verifier(Certificates::roots(&sip.client_ca)?, is_required)?;
-        let accept = certificates.server_config_for_clients(config.only_tls13, verifier);
-        builder = builder.sip_tls(accept);
+        let accept = |certificates: &Certificates| {
+            certificates.server_config_for_clients(config.only_tls13, Arc::clone(&verifier))
+        };
+        builder = builder.sip_tls(accept(certificates));
+        for listener in certificates.listeners() {
+            builder = builder.sip_tls_of(listener, accept(&certificates.at(listener)));
+        }
     }
     if sip.listen_tls.is_empty() {
         return Ok(builder);
