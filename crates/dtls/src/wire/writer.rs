@@ -18,7 +18,7 @@ pub(crate) fn vector8(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     vector(out, 1, write);
 }
 
-/// Appends a vector (RFC 5246 §4.3): its length in two bytes, then what `write` appends.
+/// Appends a vector of TLS: its length in two bytes, then what `write` appends.
 pub(crate) fn vector16(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     vector(out, 2, write);
 }

@@ -12,7 +12,6 @@ mod client;
 mod engine;
 mod over_sockets;
 mod routes;
-mod sip_dialog;
 mod sip_engine;
 mod sip_over_sockets;
 
@@ -63,7 +62,6 @@ pub(crate) fn measure(name: &str, round: Round<'_>) -> Outcome<()> {
 fn main() -> Outcome<()> {
     engine::run()?;
     sip_engine::run()?;
-    sip_dialog::run()?;
     routes::run()?;
     over_sockets::run()?;
     sip_over_sockets::run()

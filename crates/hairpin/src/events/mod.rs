@@ -19,8 +19,8 @@ use server::hooks::{Event, Hooks, SipEvent};
 use stores::sinks::{Line, SendError, Sink, SinkKind, SinkOptions};
 use tokio::sync::watch;
 
-use record::Body;
 pub(crate) use record::Record;
+use record::{Body, Stamp};
 use run::{Destination, Ended, Plan, Spawned};
 
 /// How long a server that ends waits for its sinks.
@@ -154,8 +154,8 @@ impl Queue {
         }
     }
 
-    fn put(&self, kind: EventKind, sequence: u64, body: impl FnOnce() -> Option<Body>) {
-        if !self.kinds.contains(&kind) {
+    fn put(&self, stamp: Stamp, body: impl FnOnce() -> Option<Body>) {
+        if !self.kinds.contains(&stamp.kind) {
             return;
         }
         // Nothing is copied for a queue that is full.
@@ -163,7 +163,7 @@ impl Queue {
             Ok(place) => {
                 if let Some(body) = body() {
                     self.counters.waiting.fetch_add(1, Ordering::Relaxed);
-                    place.send(Record::new(kind, sequence, body));
+                    place.send(Record::new(stamp, body));
                 }
             }
             Err(_) => drop(self.counters.full.fetch_add(1, Ordering::Relaxed)),
@@ -286,9 +286,9 @@ impl Events {
             let sequence = Arc::clone(&self.sequence);
             hooks.set_on_event(move |event| {
                 if let Some(kind) = EventKind::of(event) {
-                    let number = sequence.fetch_add(1, Ordering::Relaxed);
+                    let stamp = Stamp::new(kind, sequence.fetch_add(1, Ordering::Relaxed));
                     for queue in &of_turn {
-                        queue.put(kind, number, || Some(Body::of(event)));
+                        queue.put(stamp, || Some(Body::of(event)));
                     }
                 }
             });
@@ -301,9 +301,9 @@ impl Events {
             let sequence = Arc::clone(&self.sequence);
             hooks.set_on_sip_event(with_calls, move |event| {
                 if let Some(kind) = EventKind::of_sip(event) {
-                    let number = sequence.fetch_add(1, Ordering::Relaxed);
+                    let stamp = Stamp::new(kind, sequence.fetch_add(1, Ordering::Relaxed));
                     for queue in &of_sip {
-                        queue.put(kind, number, || Body::of_sip(event));
+                        queue.put(stamp, || Body::of_sip(event));
                     }
                 }
             });

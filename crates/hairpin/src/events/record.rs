@@ -13,12 +13,30 @@ use stores::sinks::Line;
 
 use super::EventKind;
 
+/// What an event has in common in all sinks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp {
+    pub(super) kind: EventKind,
+    sequence: u64,
+    unix_ms: u64,
+}
+
+impl Stamp {
+    /// The event happens now.
+    pub(super) fn new(kind: EventKind, sequence: u64) -> Stamp {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Stamp {
+            kind,
+            sequence,
+            unix_ms: ms(now.unwrap_or_default()),
+        }
+    }
+}
+
 /// An event that waits for its sink.
 #[derive(Debug)]
 pub(crate) struct Record {
-    kind: EventKind,
-    sequence: u64,
-    unix_ms: u64,
+    stamp: Stamp,
     body: Body,
 }
 
@@ -188,19 +206,13 @@ struct Turn<'a> {
 }
 
 impl Record {
-    pub(super) fn new(kind: EventKind, sequence: u64, body: Body) -> Record {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        Record {
-            kind,
-            sequence,
-            unix_ms: ms(now.unwrap_or_default()),
-            body,
-        }
+    pub(super) const fn new(stamp: Stamp, body: Body) -> Record {
+        Record { stamp, body }
     }
 
     /// Its JSON. `run` is the same for all events of a process.
     pub(crate) fn line(&self, run: &str) -> Line {
-        let id = format!("{run}-{}", self.sequence);
+        let id = format!("{run}-{}", self.stamp.sequence);
         let json = match &self.body {
             Body::Turn(event) => self.turn(&id, &event.get()),
             Body::Sip(sip) => match &**sip {
@@ -208,7 +220,7 @@ impl Record {
                 Sip::Failure(failure) => self.json(&id, failure),
             },
         };
-        let kind = self.kind.name();
+        let kind = self.stamp.kind.name();
         Line { kind, json }
     }
 
@@ -282,9 +294,9 @@ impl Record {
 
     fn json(&self, id: &str, body: &impl Serialize) -> String {
         let written = Written {
-            kind: self.kind.name(),
+            kind: self.stamp.kind.name(),
             id,
-            unix_ms: self.unix_ms,
+            unix_ms: self.stamp.unix_ms,
             body,
         };
         // Nothing in it can fail to be written: there are no maps with keys other than text.
@@ -320,7 +332,7 @@ mod tests {
     use server::turn::server::AuthFailure;
 
     fn json(kind: EventKind, event: &Event<'_>) -> serde_json::Value {
-        let record = Record::new(kind, 7, Body::of(event));
+        let record = Record::new(Stamp::new(kind, 7), Body::of(event));
         let line = record.line("run");
         assert!(!line.json.contains('\n'));
         serde_json::from_str(&line.json).unwrap()

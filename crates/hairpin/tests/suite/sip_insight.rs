@@ -18,7 +18,7 @@ use sip::{HeaderKind, Method};
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A server with SIP, a control socket and the API.
-pub(crate) struct Server(SipServer);
+pub(crate) struct Server(pub(crate) SipServer);
 
 impl Deref for Server {
     type Target = SipServer;

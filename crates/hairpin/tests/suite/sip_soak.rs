@@ -41,7 +41,7 @@ const SPARE: u64 = 24 << 20;
 const GROWTH: u64 = 1 << 20;
 
 /// Gauges that are at the end what they were at the beginning.
-pub(crate) const GAUGES: [&str; 8] = [
+const GAUGES: [&str; 8] = [
     "hairpin_sip_transactions ",
     "hairpin_sip_timers ",
     "hairpin_sip_state_bytes ",
@@ -104,13 +104,18 @@ fn phones_come_and_go_for_half_an_hour() {
         is_whole: true,
     };
     let samples = Lab::start(&plan).run(&plan);
-    let (middle, last) = thirds(&samples);
+    let third = samples.len() / 3;
+    let mean = |part: &[u64]| part.iter().sum::<u64>() / part.len().max(1) as u64;
+    let (middle, last) = (
+        mean(&samples[third..2 * third]),
+        mean(&samples[2 * third..]),
+    );
     println!("resident memory: {middle} bytes in the middle third, {last} in the last one");
     assert!(last < middle + GROWTH, "memory grows: {samples:?}");
 }
 
 /// `20m`, `90s` or `90`.
-pub(crate) fn duration() -> Duration {
+fn duration() -> Duration {
     let text = std::env::var("HAIRPIN_SOAK").unwrap_or_else(|_| "30m".to_owned());
     let (number, unit) = match text.strip_suffix('m') {
         Some(minutes) => (minutes, 60),
@@ -193,9 +198,7 @@ impl Lab {
 
     /// Runs the plan. Returns the resident memory from time to time.
     fn run(self, plan: &Plan) -> Vec<u64> {
-        let serve = &self.serve;
-        let (held, open) = (metrics(serve, &GAUGES), files(serve));
-        let memory = resident(serve);
+        let (held, files, memory) = (self.metrics(&GAUGES), self.files(), self.resident());
         let begun = Instant::now();
         let end = begun + plan.time;
         let samples = std::thread::scope(|scope| {
@@ -212,7 +215,7 @@ impl Lab {
             let mut samples = Vec::new();
             while !threads.iter().all(|thread| thread.is_finished()) {
                 std::thread::sleep((plan.time / 90).max(Duration::from_millis(200)));
-                samples.push(resident(serve));
+                samples.push(self.resident());
             }
             for thread in threads {
                 thread.join().expect("no call is lost");
@@ -220,10 +223,10 @@ impl Lab {
             samples
         });
         let limit = plan.memory() + Duration::from_secs(60);
-        eventually(limit, || left(&GAUGES, &metrics(serve, &GAUGES), &held));
-        eventually(limit, || left(&["descriptors"], &[files(serve)], &[open]));
-        assert_eq!(metrics(serve, &NEVER), [0; NEVER.len()], "{NEVER:?}");
-        let after = resident(serve);
+        eventually(limit, || left(&GAUGES, &self.metrics(&GAUGES), &held));
+        eventually(limit, || left(&["descriptors"], &[self.files()], &[files]));
+        assert_eq!(self.metrics(&NEVER), [0; NEVER.len()], "{NEVER:?}");
+        let after = self.resident();
         self.report(begun.elapsed(), [memory, after]);
         assert!(
             after < memory + SPARE,
@@ -248,8 +251,35 @@ impl Lab {
             get(&counts.refused),
             get(&counts.registrations),
             get(&counts.vanished),
-            metrics(&self.serve, &["hairpin_sip_store_bytes "])[0],
+            self.metrics(&["hairpin_sip_store_bytes "])[0],
         );
+    }
+
+    /// The values of these metrics.
+    fn metrics(&self, names: &[&str]) -> Vec<u64> {
+        let page = self.serve.get("/metrics");
+        let value = |name: &&str| {
+            let line = page.lines().find_map(|line| line.strip_prefix(name));
+            let value: f64 = line.expect(name).trim().parse().expect("a number");
+            value as u64
+        };
+        names.iter().map(value).collect()
+    }
+
+    /// Open descriptors of the server.
+    fn files(&self) -> u64 {
+        let folder = format!("/proc/{}/fd", self.serve.id());
+        std::fs::read_dir(folder).expect("it runs").count() as u64
+    }
+
+    /// Resident bytes of the server, without those of its program file.
+    fn resident(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.serve.id());
+        let text = std::fs::read_to_string(path).expect("it runs");
+        let mut lines = text.lines();
+        let kib = lines.find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = kib.expect("RssAnon").trim().trim_end_matches(" kB");
+        kib.parse::<u64>().expect("a number") * 1024
     }
 
     /// A phone over UDP (0), TCP (1) or TLS (2).
@@ -406,43 +436,6 @@ impl Lab {
     }
 }
 
-/// The values of these metrics.
-pub(crate) fn metrics(serve: &Serve, names: &[&str]) -> Vec<u64> {
-    let page = serve.get("/metrics");
-    let value = |name: &&str| {
-        let line = page.lines().find_map(|line| line.strip_prefix(name));
-        let value: f64 = line.expect(name).trim().parse().expect("a number");
-        value as u64
-    };
-    names.iter().map(value).collect()
-}
-
-/// Open descriptors of the server.
-pub(crate) fn files(serve: &Serve) -> u64 {
-    let folder = format!("/proc/{}/fd", serve.id());
-    std::fs::read_dir(folder).expect("it runs").count() as u64
-}
-
-/// Resident bytes of the server, without those of its program file.
-pub(crate) fn resident(serve: &Serve) -> u64 {
-    let path = format!("/proc/{}/status", serve.id());
-    let text = std::fs::read_to_string(path).expect("it runs");
-    let mut lines = text.lines();
-    let kib = lines.find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = kib.expect("RssAnon").trim().trim_end_matches(" kB");
-    kib.parse::<u64>().expect("a number") * 1024
-}
-
-/// The means of the middle and of the last third.
-pub(crate) fn thirds(samples: &[u64]) -> (u64, u64) {
-    let third = samples.len() / 3;
-    let mean = |part: &[u64]| part.iter().sum::<u64>() / part.len().max(1) as u64;
-    (
-        mean(&samples[third..2 * third]),
-        mean(&samples[2 * third..]),
-    )
-}
-
 fn caller(thread: usize, phone: usize) -> String {
     format!("c{thread}x{phone}")
 }
@@ -452,12 +445,12 @@ fn victim(thread: usize, phone: usize) -> String {
 }
 
 /// What is not as it was, if something is not.
-pub(crate) fn left(names: &[&str], now: &[u64], before: &[u64]) -> Option<String> {
+fn left(names: &[&str], now: &[u64], before: &[u64]) -> Option<String> {
     (now != before).then(|| format!("{names:?}: {now:?}, and {before:?} before"))
 }
 
 /// Waits until nothing is wrong.
-pub(crate) fn eventually(limit: Duration, mut wrong: impl FnMut() -> Option<String>) {
+fn eventually(limit: Duration, mut wrong: impl FnMut() -> Option<String>) {
     let end = Instant::now() + limit;
     while let Some(text) = wrong() {
         assert!(Instant::now() < end, "{text}");

@@ -482,7 +482,7 @@ fn an_ended_call_is_a_span_with_its_attempts_and_responses() {
     caller.respond(&bye, "200 OK");
     called.expect("SIP/2.0 200");
     wait_for("the span is there", || !collector.spans().is_empty());
-    stop(server.serve);
+    stop(server.0.serve);
     let (spans, events) = (collector.spans(), lines(&events));
     let ([span], [event]) = (&spans[..], &events[..]) else {
         panic!("{spans:?} {events:?}");

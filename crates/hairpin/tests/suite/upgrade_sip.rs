@@ -21,7 +21,7 @@ use hairpin_server::rustls::RootCertStore;
 use sip::Method;
 
 /// Users, each with a phone: a third over each of UDP, TCP and TLS.
-const PHONES: usize = 1_002;
+const PHONES: usize = 999;
 
 struct Server {
     controlled: Controlled,

@@ -184,7 +184,10 @@ impl Certificates {
     #[must_use]
     pub fn listeners(&self) -> Vec<SocketAddr> {
         let pairs = self.shared.pairs.load();
-        let mut all: Vec<_> = pairs.iter().flat_map(|pair| pair.listeners.to_vec()).collect();
+        let mut all: Vec<_> = pairs
+            .iter()
+            .flat_map(|pair| pair.listeners.to_vec())
+            .collect();
         all.sort_unstable();
         all.dedup();
         all

@@ -353,7 +353,12 @@ impl Fairness {
     }
 
     /// Whether a place has had less than its share in this window, of this many messages a second.
-    pub(super) fn is_below_share(&self, peers: &WeightedSources, place: usize, per_second: f64) -> bool {
+    pub(super) fn is_below_share(
+        &self,
+        peers: &WeightedSources,
+        place: usize,
+        per_second: f64,
+    ) -> bool {
         let (seen, before) = (self.active, self.active_before);
         let others = seen.others.max(before.others);
         let all_weight = seen.peer_weight.max(before.peer_weight) + others.min(1.0);
@@ -424,7 +429,12 @@ mod tests {
         fairness.count(peers, place, false);
     }
 
-    fn is_below(fairness: &mut Fairness, now: Mono, peers: &WeightedSources, source: IpAddr) -> bool {
+    fn is_below(
+        fairness: &mut Fairness,
+        now: Mono,
+        peers: &WeightedSources,
+        source: IpAddr,
+    ) -> bool {
         let place = fairness.place(now, peers, source);
         fairness.is_below_share(peers, place, PER_SECOND)
     }

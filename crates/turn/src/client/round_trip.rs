@@ -18,8 +18,8 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Updates the estimate with the round trip of a transaction. Karn's algorithm (RFC 6298 §3): call it only for a
-    /// transaction without retransmissions.
+    /// Updates the estimate with the round trip of a transaction. Karn's algorithm: call it only for a transaction
+    /// without retransmissions.
     pub(super) fn sample(&mut self, now: Mono, round_trip: Duration) {
         let sample = u64::try_from(round_trip.as_nanos())
             .unwrap_or(u64::MAX / 8)

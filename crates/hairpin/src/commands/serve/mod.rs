@@ -220,14 +220,18 @@ fn read(args: &Args) -> Result<Loaded> {
     )?))
 }
 
-/// Starts the export of log events. The first ones are the warnings of the configuration: the form of the log is the
-/// user's choice.
+/// Starts the export of log events. The first ones are the warnings of the configuration.
 fn start_telemetry(config: &Config, loaded: &Loaded) -> Result<Telemetry> {
     let telemetry = Telemetry::start(config.telemetry.as_ref())?;
+    log_warnings(loaded);
+    Ok(telemetry)
+}
+
+/// What is hardly meant, as log lines: the form of the log is the user's choice.
+fn log_warnings(loaded: &Loaded) {
     for warning in loaded.one_line_each() {
         tracing::warn!("{warning}");
     }
-    Ok(telemetry)
 }
 
 /// A server without users, secrets, keys of access tokens, realms and stores gets a random secret, the same one in each
