@@ -84,7 +84,7 @@ pub(crate) struct Surroundings<'a> {
 /// How many times larger the receive buffer of a SIP socket is than that of other listeners. Its messages are as many
 /// times longer, and overload control must see what waits. The kernel accounts memory for each datagram. By that, four
 /// times 8 MiB are 52,000 datagrams of up to 600 bytes, or 29,000 of up to 1,600. One worker handles all of them within
-/// the default tolerance of 200 ms.
+/// 200 ms.
 const BUFFERS: u32 = 4;
 
 /// Binds everything that SIP needs. UDP sockets get four times the receive buffer.
