@@ -46,7 +46,7 @@ pub struct ExpectedFlow {
     pub source: SocketAddr,
     /// The port it must go to.
     pub destination_port: u16,
-    /// The channel it must be on; looked at for [`ArrivingPayload::ChannelData`] only.
+    /// The channel number it must have. The counter compares it only for [`ArrivingPayload::ChannelData`].
     pub channel: u16,
 }
 

@@ -95,7 +95,8 @@ impl Waiters {
         notify_all(&mut self.refresh, Ok(()));
     }
 
-    /// A Refresh request failed. Its lifetime is not known, so this informs those that refresh and those that close.
+    /// A Refresh request failed. The event does not say whether its lifetime was 0. So this informs the pending calls
+    /// that refresh, and those that close.
     pub(crate) fn refresh_failed(&mut self, error: &RequestError) -> bool {
         let heard = notify_all(&mut self.refresh, Err(error.clone()));
         notify_all(&mut self.close, Err(error.clone())) || heard

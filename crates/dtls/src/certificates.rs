@@ -10,7 +10,7 @@ const MAX_CHAIN: usize = 16 * 1024;
 /// A source of certificates. An endpoint calls it once per handshake. It must not block.
 pub trait Certificates: std::fmt::Debug + Send + Sync {
     /// The certificate for the server name that the client sent (RFC 6066 §3), or for a client that sent none.
-    /// `listener` is that of the [`Path`](crate::Path).
+    /// `listener` is the number of the listener: [`Path::listener`](crate::Path::listener).
     fn find(
         &self,
         listener: u32,

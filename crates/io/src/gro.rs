@@ -118,7 +118,7 @@ impl GroWatch {
                 socket.set_gro(true)?;
                 self.enter(State::Joining, WINDOW_MESSAGES);
             }
-            // A socket whose reader is behind cannot turn GRO off again, so it stays off.
+            // GRO can be turned off again only when the socket is drained. So it stays off until then.
             State::Separate => {}
             State::Joining if self.left > 0 => {}
             State::Joining if (!paid || self.forbidden) && received.drained => {

@@ -104,8 +104,9 @@ impl InheritedSockets {
         Ok(Self { sockets })
     }
 
-    /// What a running server has handed over ([`Offer::take_other_sockets`](crate::handover::Offer::take_other_sockets)). Sockets
-    /// that no listener has asked for are closed; the running server keeps them until it ends.
+    /// The sockets that a running server has handed over
+    /// ([`Offer::take_other_sockets`](crate::handover::Offer::take_other_sockets)). Sockets that no listener has asked
+    /// for are closed; the running server keeps them until it ends.
     #[must_use]
     pub fn of_predecessor(sockets: Vec<OwnedFd>) -> Self {
         let numbered = (0..).zip(sockets);

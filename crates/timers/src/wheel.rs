@@ -52,7 +52,7 @@ struct Node {
     deadline: u64,
     previous: u32,
     next: u32,
-    /// Where it lies, or [`NO_TIMER`].
+    /// The slot that its list belongs to, or [`NO_TIMER`].
     slot: u32,
 }
 

@@ -21,8 +21,8 @@ impl fmt::Display for Glibc {
     }
 }
 
-/// Builds the binary of the package with this name, and returns its file. Without `--native`, a program that requires a later C library
-/// than [`OLDEST`] is an error.
+/// Builds the binary of the package with this name, and returns its file. Without `--native`, it is an error if the
+/// program requires a later C library than [`OLDEST`].
 pub(super) fn program(source: &Source, options: &Options, binary: &str) -> Result<PathBuf> {
     let root = &source.root;
     let target = format!("{}-unknown-linux-gnu", options.architecture);

@@ -371,7 +371,7 @@ fn late_calls(messages: &[Seen], above: u32) -> usize {
     calls.range(above + 1..).count()
 }
 
-/// Checks that the share of the first trunk grows from none to all after it has become available at this time, while the
+/// Checks the slow start of the first trunk, which becomes available at `since`: its share grows from none to all. The
 /// second trunk gets the other calls.
 fn shares(first: &[Seen], second: &[Seen], since: f64) -> Result<String> {
     let half = SLOW_START_S / 2.0;

@@ -1,4 +1,5 @@
-//! A Debian that systemd has booted, with the package in it. `interop/packages/run.sh` runs inside and prints what works.
+//! A Debian that systemd has booted, with the package in it. `interop/packages/run.sh` runs in it and
+//! prints what works.
 
 use std::fs;
 use std::path::{Path, PathBuf};

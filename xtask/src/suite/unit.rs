@@ -6,8 +6,8 @@
 //! Most tests wait for timers and packets, so two processes share two processors well. Those that measure time or
 //! memory run alone, after the others.
 //!
-//! If at most five tests failed, each runs once more, alone. If it passes then, it is counted as passed and named as unsteady. With two
-//! busy processors, one or two of 3,500 tests fail in many runs because they get no processor time.
+//! If at most five tests failed, each runs once more, alone. If it passes then, it is counted as passed and named as
+//! unsteady. With two busy processors, one or two of 3,500 tests fail in many runs because they get no processor time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

@@ -35,8 +35,8 @@ const PER_SECOND: u32 = 200;
 /// How long a connection lasts at most, response included.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(10);
 
-/// A response is ready at most this long after the connection has begun. The rest of [`MAX_CONNECTION_TIME`] is for a client that reads
-/// slowly.
+/// A response is ready at most this long after the exchange has begun ([`Peer::begun`]). The rest of
+/// [`MAX_CONNECTION_TIME`] is for a client that reads slowly.
 pub(super) const RESPONSE_WITHIN: Duration = Duration::from_secs(8);
 
 const _: () = assert!(RESPONSE_WITHIN.as_secs() + 2 <= MAX_CONNECTION_TIME.as_secs());
@@ -77,9 +77,10 @@ pub(crate) struct Peer {
     pub(crate) is_tls: bool,
     /// Whether the listener has a certificate, so that the client can use TLS.
     pub(crate) has_tls: bool,
-    /// When the exchange has begun: after the TLS handshake.
+    /// When the exchange has begun: when the connection was accepted or, with TLS, after the handshake.
     pub(crate) begun: Instant,
-    /// The response is a stream of events: it can last longer than [`MAX_CONNECTION_TIME`], and a new connection does not close it.
+    /// The response is a stream of events: it can last longer than [`MAX_CONNECTION_TIME`], and a new connection does
+    /// not close it.
     is_stream: Arc<AtomicBool>,
 }
 

@@ -139,14 +139,14 @@ fn pairs(settings: &Settings) -> &[Located<ListenerPair>] {
     pairs.map_or(&[], |list| &list.value)
 }
 
-/// The certificate of a listener.
+/// Whether a listener has a certificate, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Certificate {
-    /// It has one.
+    /// The listener has a certificate.
     Present,
-    /// All pairs are for other listeners.
+    /// The listener has none: each pair of `tls.certificates` names other listeners.
     OfOthers,
-    /// There is none at all.
+    /// The server has no certificate.
     Absent,
 }
 
@@ -166,8 +166,7 @@ pub(super) fn certificate_of(settings: &Settings, listener: SocketAddr) -> Certi
     }
 }
 
-/// Reports listeners of a list that have no certificate. `absent`: what is wrong, and what to do, if there is none at
-/// all.
+/// Reports listeners of a list that have no certificate. `message` and `help` are for a server without any certificate.
 pub(super) fn check_listeners(
     settings: &Settings,
     list: &Located<List<SocketAddr>>,
@@ -179,8 +178,9 @@ pub(super) fn check_listeners(
         match certificate_of(settings, address) {
             Certificate::Present => {}
             Certificate::OfOthers => {
-                let message =
-                    format!("the listener {address} has no certificate: each one is for others");
+                let message = format!(
+                    "the listener {address} has no certificate: all pairs name other listeners"
+                );
                 let help = "add its address to `listen` of a pair in tls.certificates, or add a pair without `listen`";
                 report.push(Diagnostic::error(&listener.at, message).help(help));
             }
@@ -214,14 +214,14 @@ fn check_names(settings: &Settings, report: &mut Report) {
         };
         if list.is_empty() {
             let message = "no listener uses this certificate: `listen` is empty";
-            let help = "add addresses, or remove `listen`: then it is for all listeners that no other pair names";
+            let help = "add addresses, or remove `listen`: then all listeners that no other pair names use it";
             report.push(Diagnostic::error(&pair.at, message).help(help));
         }
         for listener in list {
             let address = listener.value;
             if !known.contains(&address) {
                 let message = format!("no listener with TLS or DTLS has the address {address}");
-                let help = "write an address of listen.tls, listen.dtls, sip.listen_tls, sip.listen_wss, nat_discovery.tls or admin.listen, as it is there";
+                let help = "write an address exactly as in listen.tls, listen.dtls, sip.listen_tls, sip.listen_wss, nat_discovery.tls or admin.listen";
                 report.push(Diagnostic::error(&listener.at, message).help(help));
             }
         }

@@ -24,7 +24,7 @@ pub(crate) trait Destination {
     type Record;
     /// What is sent. A batch that is sent again is the same.
     type Batch;
-    /// How long the first record of a batch waits for others.
+    /// The longest time that the first record of a batch waits for further records.
     const LINGER: Duration;
 
     /// The batch of these records.
@@ -68,7 +68,8 @@ impl Ended {
     }
 }
 
-/// Starts the thread of a destination. It ends after `stop` has a deadline, at the latest at that deadline.
+/// Starts the thread of a destination. When `stop` gets a deadline, the thread sends the records that wait. It ends
+/// when it has sent them, or at the deadline.
 ///
 /// # Errors
 /// If the system has no resources for a thread.

@@ -135,7 +135,7 @@ impl Telemetry {
     }
 }
 
-/// The end of the queue of log records that all threads have.
+/// The sending end of the queue of log records. All threads use it.
 #[derive(Debug)]
 struct LogQueue {
     sender: mpsc::Sender<LogRecord>,

@@ -1,6 +1,6 @@
 //! What the cluster costs a node: processor time per REGISTER, and allocations per second, with an engine and without,
-//! in rounds that alternate. `cargo test --release -p hairpin --test suite -- --ignored --nocapture cluster_cost::` prints the
-//! figures of docs/cluster.md.
+//! in rounds that alternate. This command prints the figures of docs/cluster.md:
+//! `cargo test --release -p hairpin --test suite -- --ignored --nocapture cluster_cost::`
 
 use crate::cluster_calls::{call_over, registered, sip_of};
 use crate::common::nodes::{Node, Redis, SECRET, soon, wait_until_serving, with_engine};
@@ -117,9 +117,8 @@ fn compare(
 }
 
 /// Compares the allocations per second of a node with an engine with those of two nodes without one, in rounds that
-/// alternate. The engine makes no difference beyond the spread if the median with it is not below all rounds without it.
-/// If there is no difference, one run in 170 fails by chance: then four of the seven rounds with the engine are the
-/// four slowest of all 21.
+/// alternate. It fails if the median with the engine is below every round without it. If the engine costs nothing, one
+/// run in 170 fails by chance. Then four of the seven rounds with the engine are the four slowest of all 21.
 fn compare_rates(alone: [&Node; 2], clustered: &Node) {
     let nodes = [alone[0], alone[1], clustered];
     let mut rates = [const { Vec::new() }; 3];

@@ -33,10 +33,11 @@ pub(super) const FIRST_RATE: f64 = 50_000.0;
 const HIGHEST_RATE: f64 = 6_000_000.0;
 /// The greatest loss with which a rate counts as held.
 pub(crate) const MAX_LOSS: f64 = 0.01;
-/// Rates that are tried below the first one that was not held, each at least `LOWER_FACTOR` of the one before.
+/// Rates that are tried below the first one that was not held. Each is at most `LOWER_FACTOR` of the one before, and at
+/// least half of it.
 const LOWER_TRIES: u32 = 16;
 const LOWER_FACTOR: f64 = 0.97;
-/// Rates that are tried above the first one, if that was held.
+/// Rates that are tried above the first one, if that was held. Each is `HIGHER_FACTOR` of the best one so far.
 const HIGHER_TRIES: u32 = 3;
 const HIGHER_FACTOR: f64 = 1.04;
 

@@ -164,8 +164,9 @@ impl Builder {
         self
     }
 
-    /// The same for one listener over TLS, instead of [`tls`](Self::tls). It is named by the address that it is
-    /// configured with. For SIP, it applies unless [`sip_tls`](Self::sip_tls) is set.
+    /// The configuration of one TLS listener, instead of [`tls`](Self::tls). `listener` is the address that the builder
+    /// got for it, such as that of [`listen_tls`](Self::listen_tls). A listener of SIP uses it only without
+    /// [`sip_tls`](Self::sip_tls).
     pub fn tls_of(mut self, listener: SocketAddr, config: Arc<ServerConfig>) -> Self {
         self.tls_of.push((listener, config));
         self
@@ -244,8 +245,8 @@ impl Builder {
         self
     }
 
-    /// The same for one listener of SIP over TLS or WebSocket, instead of [`sip_tls`](Self::sip_tls) and
-    /// [`tls_of`](Self::tls_of).
+    /// The configuration of one SIP listener over TLS or WebSocket. It replaces [`sip_tls`](Self::sip_tls) and
+    /// [`tls_of`](Self::tls_of) for this listener.
     pub fn sip_tls_of(mut self, listener: SocketAddr, config: Arc<ServerConfig>) -> Self {
         self.sip_tls_of.push((listener, config));
         self

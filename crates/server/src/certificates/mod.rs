@@ -56,11 +56,12 @@ const PROTOCOLS: [&[u8]; 3] = [b"stun.turn", b"stun.nat-discovery", challenge::P
 
 /// Certificates that all workers share. Clones refer to the same certificates.
 ///
-/// A handshake uses the pairs of one listener ([`at`](Self::at)), or those that are for all listeners.
+/// If a pair names a listener, the value that [`at`](Self::at) returns for it uses only such pairs. Any other value
+/// uses the pairs without a listener.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     shared: Arc<Shared>,
-    /// The listener that has pairs of its own.
+    /// The listener whose own pairs a handshake uses; `None`: the pairs for all listeners.
     listener: Option<SocketAddr>,
 }
 

@@ -29,8 +29,8 @@ const NUMBER: usize = 4;
 /// The place of the first limit of calls from a trunk in [`CALL_REFUSALS`].
 const FROM_TRUNK: usize = 5;
 
-/// Lines per second and worker about calls that the proxy refuses before it has tried a target, and as many about calls
-/// that exceed a limit. Anyone can send the former; a trunk or a user with many calls can send the latter.
+/// Log lines per second and worker about calls that the proxy refuses before it has tried a target: anybody can send
+/// such calls. The same number again is for calls that exceed a limit of a trunk or a user.
 const REFUSED_LINES: u32 = 100;
 
 /// How many lines about calls in progress the server writes at a time when it ends. It pauses between them, because the
@@ -367,7 +367,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The same as [`Lines::admit`]. Logs how many lines were left out.
+    /// Whether one more line may be written. If so, logs how many lines were left out since the last one.
     fn may_write(&mut self, now: Mono) -> bool {
         let admitted = self.admit(now);
         if let Some(left_out) = admitted.filter(|left_out| *left_out > 0) {

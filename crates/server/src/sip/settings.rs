@@ -105,8 +105,8 @@ pub struct SipSettings {
     pub digest_without_qop: bool,
     /// Whether clients are asked to hash the names of their users. Default: no, for From and To say them anyway.
     pub userhash: bool,
-    /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 80 ms:
-    /// a proxied call waits twice, and its caller sends again after 500 ms.
+    /// The longest expected wait of a message. From a quarter of it, the server refuses some new requests. Zero turns
+    /// admission control off. Default 80 ms: a proxied call waits twice, and its caller retransmits after 500 ms.
     pub tolerance: Duration,
     /// Requests per second of one IPv4 address or IPv6 /64, of all workers together: in each 250 ms a quarter of it.
     /// Further requests get a 503. If 503s have used up their time, further requests over UDP are dropped, and those

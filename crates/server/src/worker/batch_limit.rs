@@ -70,7 +70,7 @@ pub(crate) struct Handled {
 impl BatchLimit {
     /// Messages per batch of a worker that keeps up.
     pub(crate) const MIN: usize = 64;
-    /// The highest limit. In a batch of this size, datagrams of one flow meet and are sent together.
+    /// The highest limit. A batch of this size has several datagrams of the same flow even if many flows take turns.
     pub(crate) const MAX: usize = 4096;
 
     /// For a batch with room for `most` messages.

@@ -12,7 +12,7 @@ use turn::{ClientPath, FiveTuple, ListenerKey, Run, Transport};
 /// Clients that get an entry per wake-up: about 0.3 ms.
 const HELD_AT_ONCE: usize = 256;
 
-/// Clients that still have to get an entry.
+/// Clients that do not have their entry in the steering program's table yet.
 #[derive(Debug)]
 pub(crate) struct ClientsWithoutEntry {
     paths: Vec<ClientPath>,

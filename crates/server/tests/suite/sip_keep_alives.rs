@@ -1,5 +1,5 @@
-//! Keep-alives of phones on every transport (RFC 5626 §3.5, §5.4): STUN beside SIP on one UDP socket, double CRLF between
-//! the messages of a connection.
+//! Keep-alives of phones on every transport (RFC 5626 §3.5, §5.4). These are STUN beside SIP on one UDP socket, and a
+//! double CRLF between the messages of a connection.
 
 use crate::sip_client::link::{Link, serve};
 use crate::sip_client::{Client, options, status};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sip::flow::{Flow, Transport};
 use sip::{HashKey, Message, Mono, Now};
 
-/// The most bytes that a record has of the Call-ID, of each MAX_URI_BYTES, and of each name of a trunk or user. Longer texts are
+/// The most bytes that a record has of the Call-ID, of each URI, and of each name of a trunk or user. Longer texts are
 /// cut.
 const MAX_CALL_ID_BYTES: usize = 88;
 const MAX_URI_BYTES: usize = 40;
@@ -18,10 +18,10 @@ const MAX_BYTES: usize = 258;
 const MAX_FAILED_BYTES: usize = 120;
 /// The end of the list, if it has no room for further attempts.
 const MORE: &[u8] = b" ...";
-/// Texts of one record: Call-ID, From, Request-MAX_URI_BYTES, the names of the source and the target. The list of failed attempts
-/// is before the name of the target, with its length in one byte in front, and the times of the attempts behind.
+/// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target. Before the name of the
+/// target is the list of failed attempts. Its length in one byte is before the list, and the times are after it.
 const TEXT_COUNT: usize = 5;
-/// The time of a failed attempt has so many bytes. It is in units of 10 ms.
+/// Bytes of the time of a failed attempt, and its unit in milliseconds.
 const TIME: usize = 2;
 const TIME_UNIT: u32 = 10;
 
@@ -378,7 +378,7 @@ pub struct CallLine<'r> {
 pub struct AttemptTimes<'r>(&'r [u8]);
 
 impl AttemptTimes<'_> {
-    /// The time of each attempt, with an error of at most 10 ms; `None` if it was more than ten minutes after the INVITE.
+    /// The time of each attempt since the INVITE, rounded down to 10 ms; `None` after more than ten minutes.
     pub fn iter(&self) -> impl Iterator<Item = Option<Duration>> {
         let (times, _) = self.0.as_chunks::<TIME>();
         times.iter().map(|time| {

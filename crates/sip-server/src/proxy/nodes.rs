@@ -46,7 +46,7 @@ pub struct NodeHop {
     pub is_tls: bool,
     /// The greatest priority of its contacts, in thousandths.
     pub q: u16,
-    /// How busy it is, in any unit that all nodes share.
+    /// Its load, in a unit that all nodes share.
     pub load: u64,
     /// The phone of each of its bindings, as [`PhoneNames::of`] names it.
     pub phones: Vec<u64>,
@@ -92,18 +92,18 @@ pub enum AtNodes {
 /// Which nodes get a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Chosen {
-    /// These, in the order in which they are tried if that is one after the other.
+    /// The nodes that get the request. If the proxy tries its targets one after the other, this is the order.
     first: Vec<NodeHop>,
-    /// All of their phones have a flow at this node or at one of the first ones, too. They get the request if that flow
-    /// fails.
+    /// The nodes that get the request only if a flow fails. All of their phones also have a flow at this node or at one
+    /// of `first`.
     others: Vec<NodeHop>,
 }
 
 /// Chooses among the nodes of an address. A phone with flows at several nodes gets the request by one flow only (RFC
-/// 5626 §7): by one of this node, if there is one, or else by the least loaded node. `here`: phones with flows of this
-/// node.
+/// 5626 §7). This is a flow of this node, if there is one. Otherwise it is the flow of the least loaded node. `here`:
+/// the phones with flows at this node.
 fn choose(mut nodes: Vec<NodeHop>, here: &[u64]) -> Chosen {
-    // The one that is tried last comes first, and gives its phones to the others.
+    // The loop begins with the node that would be tried last, so the least loaded nodes stay in `first`.
     nodes.sort_by_key(|node| (node.q, Reverse(node.load)));
     let mut others = Vec::new();
     let mut place = 0;

@@ -224,7 +224,7 @@ impl TestBed {
         }
     }
 
-    /// The source has had its request of this moment, and time stands still. What was saved for 503s is enough for 5,000.
+    /// The source is at its limit, and the clock of the test stands still. The saved time for 503s is enough for 5,000.
     fn reach_limit(&mut self) -> Outcome<()> {
         self.gap_ns = 0;
         self.engine.observe_backlog(self.now, Backlog::default());

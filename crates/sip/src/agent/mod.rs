@@ -18,8 +18,8 @@
 //! - **Reliable provisional responses** (RFC 3262) with [`RULES_WITH_100REL`]: those of the callee get a PRACK, and
 //!   [`UserAgent::ring_reliably`] sends one.
 //!
-//! Not included: session timers (RFC 4028), Outbound with several flows (RFC 5626). A request that requires an extension
-//! that is not in the rules is refused with 420 by the engine.
+//! Not included: session timers (RFC 4028), Outbound with several flows (RFC 5626). If a request requires an extension
+//! that is not in the rules, the engine refuses it with 420.
 //!
 //! The engine must have [`Config::rules`] as its rules. [`crate::endpoint`] drives a user agent. The methods that send
 //! return a [`CallError`] if nothing was sent. Everything that happens later is an [`Event`].

@@ -24,7 +24,7 @@ pub(super) const OPTION: &str = "100rel";
 /// RFC 3262 §3: the first number is at most 2**31 - 1.
 const MOST_FIRST: u64 = (1 << 31) - 1;
 
-/// Whether the caller of an incoming call takes reliable provisional responses.
+/// Whether the caller of an incoming call supports reliable provisional responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reliability {
     #[default]

@@ -252,8 +252,8 @@ impl UserAgent {
     /// s, the user agent ends the call with BYE (RFC 3261 §13.3.1.4).
     ///
     /// # Errors
-    /// [`CallError::OutOfPlace`] if no INVITE of the peer waits, or if a reliable provisional response with a body has no
-    /// PRACK yet (RFC 3262 §3). Or another [`CallError`].
+    /// [`CallError::OutOfPlace`] if no INVITE of the peer waits, or if a reliable provisional response with a body has
+    /// no PRACK. RFC 3262 §3 forbids a 2xx before that. Or another [`CallError`].
     pub fn answer(
         &mut self,
         transactions: &mut Transactions<'_>,

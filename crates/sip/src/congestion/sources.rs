@@ -184,9 +184,9 @@ const WINDOWS: u64 = 1_000 / WINDOW.as_millis() as u64;
 /// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog:
 /// 100 ms of it in half a second.
 const SHARED: f64 = 0.8;
-/// The part of the shared capacity ([`SHARED`]) in which [`Class::Continuing`] comes before others. Clients that get a
-/// challenge each time have as many requests with credentials as without, and 503s use 8 % of the time. Somebody could
-/// repeat one request of a dialog, or one nonce, any number of times.
+/// The part of the shared capacity ([`SHARED`]) that [`Class::Continuing`] can use before others. It is more than half,
+/// because a client that gets a challenge each time sends half of its requests with credentials. And 503s use 8 % of the
+/// time. It is bounded, because an attacker could repeat one request of a dialog, or one nonce, any number of times.
 const CONTINUING_PART: f64 = 0.6;
 /// The same of [`Class::Priority`]. A server has few emergency calls, so they do not need more. A flood of calls to
 /// `urn:service:sos` leaves three quarters to all others.
@@ -197,8 +197,9 @@ const PRIORITY_OF_SOURCE: f64 = 0.5;
 /// The part of the shared capacity in which [`Class::Finishing`] is never refused: a call has one BYE for its INVITE,
 /// so half of the requests of calls can be BYEs. A client with one To tag of this server could send any number of BYEs.
 const FINISHING_PART: f64 = 0.5;
-/// The part of a window that these classes may use at once: work of 5 ms. Meanwhile a flood fills the queue. With 25 ms,
-/// the wait became so long that sources below their shares were refused, too.
+/// The part of a window by which these classes may be ahead of their part of the capacity: 5 ms of work. While the
+/// worker serves such a burst, a flood fills the queue. With 25 ms, the wait became so long that the worker also
+/// refused sources below their shares.
 const BURST: f64 = 0.02;
 
 /// What all workers have accepted from the hashed places in this window, for the limit of requests per source. Its size

@@ -85,9 +85,9 @@ impl NonceKeys {
         hex::write(&body, out);
     }
 
-    /// Whether a value of Authorization or Proxy-Authorization has a valid nonce, which was issued for the realm that it
-    /// names and for this source. Nothing else of it is checked: in an overload, this decides before the request is
-    /// parsed.
+    /// Whether a value of Authorization or Proxy-Authorization has a valid nonce of this server. The nonce must be for
+    /// the realm of the value, and for this source. The other parameters do not count: in an overload, this decides
+    /// before the request is parsed.
     #[must_use]
     pub fn has_valid(
         &self,

@@ -21,7 +21,8 @@ use crate::kinds::http::{HttpClient, client, uri};
 
 /// A response has a few numbers and a sentence.
 const MAX_BODY: usize = 64 << 10;
-/// The longest pause that a collector gets. A mistake in its configuration must not stop the export for a day.
+/// The longest Retry-After that counts. A mistake in the configuration of a collector must not stop the export for a
+/// day.
 const MAX_PAUSE: Duration = Duration::from_secs(300);
 /// Fields that the client sets itself.
 const OWN: [HeaderName; 5] = [
@@ -64,7 +65,7 @@ impl OtlpOptions {
     }
 }
 
-/// What a collector exports.
+/// A kind of data that a program exports to a collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtlpSignal {
     /// Log records.

@@ -26,7 +26,8 @@ pub(super) fn read_text(value: &[u8], max: usize) -> Result<&str, AttributeError
     core::str::from_utf8(value).map_err(|_| AttributeError::NotUtf8)
 }
 
-/// Whether a text is within the limits of bytes and of characters. Short texts are within both.
+/// Whether a text is within the limits of bytes and of characters. A text with at most [`CHARS_MAX`] bytes is within
+/// both, so its characters are not counted.
 #[inline]
 pub(super) fn is_writable(text: &str) -> bool {
     text.len() <= CHARS_MAX || text.len() <= WRITE_MAX && text.chars().count() <= CHARS_MAX

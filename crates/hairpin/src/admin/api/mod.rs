@@ -249,7 +249,7 @@ impl Api {
 fn late() -> Problem {
     let seconds = RESPONSE_WITHIN.as_secs();
     let message = format!(
-        "no result within {seconds} s of the connection: a change that has begun continues, and the log will have its audit line"
+        "no result within {seconds} s: a change that has begun continues, and its audit line in the log will have the result"
     );
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }

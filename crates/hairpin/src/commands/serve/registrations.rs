@@ -40,14 +40,15 @@ struct Directory {
 /// A node that is alive.
 #[derive(Debug)]
 struct LiveSip {
-    /// Where it takes SIP.
+    /// Its address for SIP.
     address: SocketAddr,
     is_tls: bool,
     load: u64,
 }
 
-/// How busy a node is, for calls. A node that drains or is overloaded is busier than any other one. Then comes the share
-/// of its limit of allocations, in percent, and then the number of its registration bindings.
+/// The load of a node. Calls prefer the node with the least load. A node that drains or is overloaded has the highest
+/// load. Among other nodes, the share of the allocation limit in use decides, in percent. If it is equal, the number of
+/// registration bindings decides.
 fn load_of(node: &NodeInfo) -> u64 {
     const BINDINGS: u64 = 1 << 48;
     let percent = match node.draining || node.overloaded {

@@ -46,7 +46,7 @@ pub(super) struct Sources {
     pub(super) batch_limit: Option<u16>,
 }
 
-/// What belongs to the server beside its workers.
+/// The parts of the server beside its workers: databases, sinks of events, and the export to a collector.
 pub(super) struct Attached {
     databases: Databases,
     /// The sinks of events.

@@ -14,9 +14,9 @@ use crate::bench::side::Role;
 use crate::bench::stats::Summary;
 use crate::bench::upkeep::Churn;
 
-/// What a result breaks.
+/// A fault of a result.
 struct Violation {
-    /// The gate; `None` if something could not be measured.
+    /// The gate that the result breaks; `None` if something could not be measured.
     kind: Option<GateKind>,
     text: String,
 }
@@ -169,7 +169,7 @@ impl Report {
             found.push(Violation::of(GateKind::Cycles, text));
         }
         if churn.wrong > 0 {
-            let text = format!("{} messages were of no use", churn.wrong);
+            let text = format!("{} messages to clients were unusable", churn.wrong);
             found.push(Violation::of(GateKind::Damage, text));
         }
         let is_turn = matches!(cell.scenario, Scenario::Churn { .. });

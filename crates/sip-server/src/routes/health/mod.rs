@@ -131,8 +131,8 @@ impl Health {
         ticket
     }
 
-    /// The trunk has sent an INVITE outside of dialogs. `counts`: the policy counts calls, so the result has a ticket. The
-    /// call ends when the ticket is dropped.
+    /// The trunk has sent an INVITE outside of dialogs. `counts`: the policy counts calls, so the result has a ticket.
+    /// The call ends when the ticket is dropped.
     ///
     /// # Errors
     /// The limit of calls from the trunk that the call exceeds. The call must be refused then.
