@@ -5,22 +5,22 @@ use std::time::Duration;
 /// Messages after which the average has moved by two thirds. Batches of 16 mix messages of different cost; 64 of them
 /// smooth that.
 const SPAN: f64 = 1024.0;
-/// The same as time: as long as the tolerance. The shorter one applies. An application that needs 2 ms handles 100
-/// requests in that.
+/// The same as time. The shorter one applies. An application that needs 2 ms handles 100 requests in that.
 const SPAN_TIME_NS: f64 = 200e6;
 /// A sample counts for at most this many times the average: where the processor is taken away from the worker, the
 /// clock goes on.
 const OUTLIER: f64 = 4.0;
-/// If all samples are larger for this long, the work has changed. One stall is shorter, and less than half of the
-/// tolerance.
-const STALL: Duration = Duration::from_millis(80);
+/// If so many consecutive samples are larger, and took together so long, the work has changed. One stall of the
+/// processor is one sample, however long it is.
+const CHANGED_SAMPLES: u32 = 8;
+const CHANGED_TIME: Duration = Duration::from_millis(80);
 
 /// The moving average.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServiceTime {
     average_ns: f64,
-    /// Messages of consecutive samples above the limit, and their time.
-    outlying: (f64, Duration),
+    /// Consecutive samples above the limit, their messages and their time.
+    outlying: (u32, f64, Duration),
 }
 
 impl ServiceTime {
@@ -28,7 +28,7 @@ impl ServiceTime {
     pub(super) const fn new(guess_ns: f64) -> ServiceTime {
         ServiceTime {
             average_ns: guess_ns,
-            outlying: (0.0, Duration::ZERO),
+            outlying: (0, 0.0, Duration::ZERO),
         }
     }
 
@@ -41,12 +41,13 @@ impl ServiceTime {
         let mut sample = busy.as_nanos() as f64 / messages;
         let most = self.average_ns * OUTLIER;
         if sample <= most {
-            self.outlying = (0.0, Duration::ZERO);
+            self.outlying = (0, 0.0, Duration::ZERO);
         } else {
-            self.outlying.0 += messages;
-            self.outlying.1 += busy;
-            if self.outlying.1 >= STALL {
-                let (messages, busy) = std::mem::take(&mut self.outlying);
+            self.outlying.0 += 1;
+            self.outlying.1 += messages;
+            self.outlying.2 += busy;
+            if self.outlying.0 >= CHANGED_SAMPLES && self.outlying.2 >= CHANGED_TIME {
+                let (_, messages, busy) = std::mem::take(&mut self.outlying);
                 self.average_ns = busy.as_nanos() as f64 / messages;
                 return;
             }
@@ -55,6 +56,11 @@ impl ServiceTime {
         let busy_ns = sample * messages;
         let weight = (messages / (messages + SPAN)).max(busy_ns / (busy_ns + SPAN_TIME_NS));
         self.average_ns = (self.average_ns + (sample - self.average_ns) * weight).max(1.0);
+    }
+
+    /// Halves the average: nothing was accepted for long, so nothing else can correct it.
+    pub(super) fn halve(&mut self) {
+        self.average_ns = (self.average_ns / 2.0).max(1.0);
     }
 
     /// The average.
@@ -102,6 +108,29 @@ mod tests {
         time.observe(16, Duration::from_millis(20));
         assert!(time.average() < Duration::from_micros(12));
         assert!(time.wait(10_000) < Duration::from_millis(120));
+    }
+
+    #[test]
+    fn a_stall_in_one_message_counts_like_four_messages_however_long_it_is() {
+        let mut time = time();
+        for stall_ms in [100, 300, 2_000] {
+            time.observe(1, Duration::from_millis(stall_ms));
+        }
+        // Each such sample has the weight of a sample of four times the average.
+        assert!(
+            time.average() < Duration::from_micros(11),
+            "{:?}",
+            time.average()
+        );
+    }
+
+    #[test]
+    fn work_that_takes_a_tenth_of_a_second_is_known_after_eight_messages() {
+        let mut time = time();
+        for _ in 0..8 {
+            time.observe(1, Duration::from_millis(100));
+        }
+        assert!(time.average() >= Duration::from_millis(99));
     }
 
     #[test]

@@ -91,12 +91,15 @@ pub struct ShedCounts {
 /// the second on, it refuses all. The last class has no entry. New requests wait for at most 75 %, so they get their
 /// response within the tolerance. In the simulation, the 99th percentile is 110 of 200 ms.
 const RAMPS: [(u64, u64); 3] = [(25, 75), (75, 125), (125, 200)];
-/// A burst may use so much time for 503s at once: it delays accepted work by a tenth of the tolerance.
+/// A burst may use so much time for 503s at once. By that it delays accepted work.
 const REFUSAL_BURST: Duration = Duration::from_millis(20);
 /// What one 503 costs, until one was measured.
 const FIRST_REFUSAL_NS: f64 = 4_000.0;
 /// What a message costs, until one was measured: about that of a call without an application (docs/sip.md).
 const FIRST_SERVICE_NS: f64 = 10_000.0;
+/// If all requests of so many ticks, one second, were refused, the estimate of the time per message may be wrong. Only
+/// accepted messages correct it.
+const REFUSED_TICKS: u32 = 20;
 /// The weight of one tick in the share that RFC 7339 reports. The report follows the load within 0.3 s, and is valid
 /// for 0.5 s (§4.3).
 const AVERAGING: f64 = 0.15;
@@ -122,6 +125,8 @@ pub struct Controller {
     most_percent: Option<u64>,
     offered: u32,
     shed: u32,
+    /// Ticks with requests since one was accepted.
+    refused_ticks: u32,
     ticked_at: Mono,
     shed_share: f64,
     counts: ShedCounts,
@@ -148,6 +153,7 @@ impl Controller {
             most_percent: None,
             offered: 0,
             shed: 0,
+            refused_ticks: 0,
             ticked_at: Mono::default(),
             shed_share: 0.0,
             counts: ShedCounts::default(),
@@ -218,6 +224,7 @@ impl Controller {
         self.ticked_at = now;
         let share = f64::from(self.shed) / f64::from(self.offered.max(1));
         self.shed_share += (share - self.shed_share) * AVERAGING;
+        self.doubt_service_time();
         (self.offered, self.shed) = (0, 0);
         let mut tick = std::mem::take(&mut self.tick);
         tick.refusal_part = f64::from(self.config.refusal_permille) / 1000.0;
@@ -229,6 +236,18 @@ impl Controller {
             _ => Load::Calm,
         };
         self.filter.tick(now, &self.peers, tick);
+    }
+
+    /// Halves the average time of a message in each tick that refuses all, if nothing was accepted for a second.
+    fn doubt_service_time(&mut self) {
+        match (self.offered, self.offered == self.shed) {
+            (0, _) => {}
+            (_, true) => self.refused_ticks = self.refused_ticks.saturating_add(1),
+            (_, false) => self.refused_ticks = 0,
+        }
+        if self.offered > 0 && self.refused_ticks > REFUSED_TICKS {
+            self.service_time.halve();
+        }
     }
 
     /// The filter before the queue.

@@ -69,6 +69,20 @@ fn more_and_more_of_a_class_is_refused_before_any_of_the_next() {
 }
 
 #[test]
+fn an_estimate_that_refuses_everything_is_doubted_after_a_second() {
+    let mut controller = controller();
+    for _ in 0..8 {
+        controller.observe_service(1, Duration::from_millis(100));
+    }
+    let accepted = (0..100).map(|tick| at(50 * tick)).find(|&now| {
+        controller.observe_backlog(now, waiting(20));
+        controller.admit(now, Class::Continuing, SOURCE) == Admission::Accept
+    });
+    let accepted_ms = accepted.expect("accepted within 5 s").0 / 1_000_000;
+    assert!((1_000..1_500).contains(&accepted_ms), "{accepted_ms}");
+}
+
+#[test]
 fn a_tolerance_changed_live_counts_from_the_next_backlog_on() {
     let mut controller = controller();
     let mut state = |tolerance_ms, enabled| {
