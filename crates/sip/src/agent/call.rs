@@ -186,6 +186,10 @@ impl UserAgent {
     pub(super) fn remove(&mut self, call: u64, cause: EndCause) {
         if let Some(it) = self.calls.remove(&call) {
             self.by_tag.remove(&it.local_tag);
+            let mut pending = self.pending.values_mut();
+            if let Some(invite) = pending.find(|its| its.purpose == Purpose::Invite(call)) {
+                invite.last_cseq = it.cseq();
+            }
             let call = CallKey(call);
             self.events.push_back(Event::Ended { call, cause });
         }
@@ -213,7 +217,7 @@ impl UserAgent {
         let realms = it.realms.clone();
         let mut lines = Vec::new();
         self.config.add_contact(&mut lines);
-        self.config.add_abilities(&mut lines);
+        self.config.add_abilities_for_reinvite(&mut lines);
         let dialog = self.call(call)?.dialog.as_ref();
         let dialog = dialog.ok_or(CallError::OutOfPlace)?;
         let mut draft = dialog.draft(b"INVITE", cseq, lines, content);

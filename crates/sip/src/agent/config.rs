@@ -23,7 +23,8 @@ pub const RULES: Rules<'static> = Rules {
     bodies: &["application/sdp"],
 };
 
-/// The same with reliable provisional responses (RFC 3262): the extension `100rel`, and PRACK.
+/// The same with reliable provisional responses (RFC 3262): the extension `100rel`, and PRACK. A re-INVITE of the user
+/// agent does not have the extension.
 pub const RULES_WITH_100REL: Rules<'static> = Rules {
     methods: &[
         Method::Invite,
@@ -156,13 +157,25 @@ impl Config {
 
     /// Allow, Supported or nothing of it, User-Agent: what a request or response says of its sender.
     pub(super) fn add_abilities(&self, lines: &mut Vec<u8>) {
+        self.add_abilities_with(self.rules.extensions, lines);
+    }
+
+    /// The same for a re-INVITE, without reliable provisional responses. This side sends PRACK in early dialogs only.
+    /// The peer would repeat its response for 64*T1, and then refuse the re-INVITE.
+    pub(super) fn add_abilities_for_reinvite(&self, lines: &mut Vec<u8>) {
+        let extensions = self.rules.extensions.iter().copied();
+        let others: Vec<_> = extensions.filter(|it| *it != OPTION).collect();
+        self.add_abilities_with(&others, lines);
+    }
+
+    fn add_abilities_with(&self, extensions: &[&str], lines: &mut Vec<u8>) {
         let methods = self.rules.methods.iter().map(|method| method.as_bytes());
         let methods: Vec<_> = methods.collect();
         lines.extend_from_slice(b"Allow: ");
         lines.extend_from_slice(&methods.join(&b", "[..]));
         lines.extend_from_slice(b"\r\n");
-        if !self.rules.extensions.is_empty() {
-            let extensions = self.rules.extensions.join(", ");
+        if !extensions.is_empty() {
+            let extensions = extensions.join(", ");
             lines.extend_from_slice(format!("Supported: {extensions}\r\n").as_bytes());
         }
         self.add_user_agent(lines);

@@ -174,6 +174,8 @@ struct Pending {
     forget_at: Option<Mono>,
     /// The ACKs of its 2xx: the To tag, where it goes, and its bytes.
     acks: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
+    /// Of the last request of its call, if that has ended.
+    last_cseq: u32,
 }
 
 /// How a request of ours ended.
@@ -289,6 +291,7 @@ impl UserAgent {
             problem: None,
             forget_at: None,
             acks: Vec::new(),
+            last_cseq: 0,
         };
         self.pending.insert(number, pending);
         Ok(number)
@@ -332,6 +335,8 @@ impl UserAgent {
             && let Some(call) = self.calls.get_mut(&call)
         {
             call.invite = Some(again);
+            // The early dialogs of the refused INVITE have ended. The next one may have their tags and other numbers.
+            call.early.clear();
         }
         true
     }

@@ -434,7 +434,10 @@ impl UserAgent {
         };
         // A PRACK may have had a higher number than the INVITE.
         let last = match pending.purpose {
-            Purpose::Invite(call) => self.calls.get(&call).map_or(0, Call::cseq),
+            Purpose::Invite(call) => {
+                let call = self.calls.get(&call);
+                call.map_or(pending.last_cseq, Call::cseq)
+            }
             _ => 0,
         };
         let cseq = last.max(pending.draft.cseq) + 1;

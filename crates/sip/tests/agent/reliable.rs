@@ -126,6 +126,70 @@ fn a_challenged_prack_is_sent_with_credentials() {
     assert_eq!(value(&again, "RAck"), "9 1 INVITE");
 }
 
+#[test]
+fn a_reinvite_does_not_invite_reliable_responses() {
+    let mut bed = TestBed::new(reliable());
+    let (call, invite, _) = bed.answered();
+    assert_eq!(value(&invite, "Supported"), "100rel");
+    bed.act(|agent, it| agent.reinvite(it, call, Content::sdp(OFFER)))
+        .unwrap();
+    let reinvite = bed.take_one();
+    assert!(reinvite.starts_with("INVITE "), "{reinvite}");
+    assert!(!reinvite.contains("100rel"), "{reinvite}");
+    assert!(value(&reinvite, "Allow").contains("PRACK"));
+}
+
+#[test]
+fn a_branch_that_answers_after_the_call_gets_a_bye_behind_its_pracks_rfc3261_12_2_1_1() {
+    let mut bed = TestBed::new(reliable());
+    let (call, invite) = bed.invite(Content::sdp(OFFER));
+    for (rseq, cseq) in [(1, "2 PRACK"), (2, "3 PRACK"), (3, "4 PRACK")] {
+        bed.receive(&ringing(&invite, "b2", rseq, ""));
+        let prack = bed.take_one();
+        assert_eq!(value(&prack, "CSeq"), cseq);
+        bed.receive(&response(&prack, "200 OK", "", "", ""));
+    }
+    bed.receive(&response(&invite, "200 OK", "b1", CONTACT, OFFER));
+    bed.take();
+    bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
+    let bye = bed.take_one();
+    assert_eq!(value(&bye, "CSeq"), "5 BYE");
+    bed.receive(&response(&bye, "200 OK", "", "", ""));
+    assert_eq!(bed.endpoint.user().calls(), 0);
+    bed.pass(Duration::from_secs(20));
+    bed.receive(&response(&invite, "200 OK", "b2", CONTACT, OFFER));
+    let sent = bed.take();
+    let [ack, bye] = &sent[..] else {
+        panic!("{sent:#?}");
+    };
+    assert_eq!(value(ack, "CSeq"), "1 ACK");
+    assert_eq!(value(bye, "CSeq"), "6 BYE");
+    assert!(value(bye, "To").ends_with(";tag=b2"), "{bye}");
+}
+
+#[test]
+fn after_a_challenge_the_numbers_of_a_branch_begin_anew_rfc3262_4() {
+    let mut bed = TestBed::new(reliable());
+    let (_, invite) = bed.invite(Content::sdp(OFFER));
+    bed.receive(&ringing(&invite, "b1", 700, ""));
+    progress(&mut bed);
+    let prack = bed.take_one();
+    bed.receive(&response(&prack, "200 OK", "", "", ""));
+    let challenge = "Proxy-Authenticate: Digest realm=\"r\", nonce=\"n\", qop=\"auth\"\r\n";
+    let status = "407 Proxy Authentication Required";
+    bed.receive(&response(&invite, status, "b1", challenge, ""));
+    let sent = bed.take();
+    let again = sent.iter().find(|it| it.starts_with("INVITE "));
+    let again = again.expect("the INVITE with credentials");
+    assert_eq!(value(again, "CSeq"), "3 INVITE");
+    // The same To tag, and another first number.
+    bed.receive(&ringing(again, "b1", 9, ""));
+    assert_eq!(progress(&mut bed).0, b"b1");
+    let prack = bed.take_one();
+    assert_eq!(value(&prack, "RAck"), "9 3 INVITE");
+    assert_eq!(value(&prack, "CSeq"), "4 PRACK");
+}
+
 /// An incoming call whose INVITE has these lines.
 fn called(lines: &str, body: &str) -> (TestBed, CallKey) {
     let mut bed = TestBed::new(reliable());
