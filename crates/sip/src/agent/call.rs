@@ -190,6 +190,7 @@ impl UserAgent {
             if let Some(invite) = pending.find(|its| its.purpose == Purpose::Invite(call)) {
                 invite.last_cseq = it.cseq();
             }
+            self.keep_outstanding(it);
             let call = CallKey(call);
             self.events.push_back(Event::Ended { call, cause });
         }

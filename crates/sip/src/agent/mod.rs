@@ -117,6 +117,7 @@ use authenticator::{Authenticator, Learned};
 use call::Call;
 use draft::{Draft, RealmName};
 use registration::Registration;
+use reliable::Outstanding;
 
 /// How long further 2xx of an answered INVITE are expected. 64*T1 is 32 s by default (RFC 3261 §13.2.2.4), and other
 /// elements may have a longer T1.
@@ -198,6 +199,8 @@ pub struct UserAgent {
     pending: BTreeMap<u64, Pending>,
     /// Requests that wait for a response of the program.
     asked: BTreeMap<u64, ServerKey>,
+    /// Provisional responses that may still get a PRACK after a refusal, by the local tag.
+    outstanding: BTreeMap<Vec<u8>, Outstanding>,
     next: u64,
     events: VecDeque<Event>,
 }
@@ -222,6 +225,7 @@ impl UserAgent {
             by_tag: BTreeMap::new(),
             pending: BTreeMap::new(),
             asked: BTreeMap::new(),
+            outstanding: BTreeMap::new(),
             next: 0,
             events: VecDeque::new(),
             config,
@@ -499,13 +503,15 @@ impl TransactionUser for UserAgent {
         let forgotten = self.pending.values().filter_map(|it| it.forget_at);
         let repeated = self.next_progress_at();
         let others = self.registration.next_at().into_iter().chain(repeated);
-        forgotten.chain(others).min()
+        let outstanding = self.outstanding.values().map(|it| it.until);
+        forgotten.chain(others).chain(outstanding).min()
     }
 
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
         let now = transactions.now.mono;
         self.pending
             .retain(|_, pending| pending.forget_at.is_none_or(|at| at > now));
+        self.outstanding.retain(|_, it| it.until > now);
         self.repeat_progress(transactions);
         if self.registration.next_at().is_some_and(|at| at <= now) {
             self.refresh(transactions);

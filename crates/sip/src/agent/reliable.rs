@@ -6,17 +6,17 @@
 
 use std::time::Duration;
 
-use super::call::State;
+use super::call::{Call, State};
+use super::dialog::Dialog;
 use super::draft::Content;
 use super::event::{CallError, CallKey, EndCause, Event};
 use super::{Purpose, UserAgent};
-use crate::Mono;
 use crate::congestion::Class;
 use crate::engine::{NewRequest, Reply, ServerKey};
 use crate::header::{HeaderKind, Tokens};
 use crate::message::Message;
-use crate::timer::Timers;
 use crate::tu::Transactions;
+use crate::{Method, Mono};
 
 /// The option tag.
 pub(super) const OPTION: &str = "100rel";
@@ -37,7 +37,8 @@ pub(super) enum Reliability {
 /// A provisional response of this side that has no PRACK.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    rseq: u32,
+    /// What RAck of its PRACK has: its number, and the CSeq number of the INVITE.
+    rack: (u32, u32),
     code: u16,
     lines: Vec<u8>,
     content: Content,
@@ -47,12 +48,20 @@ pub(super) struct Waiting {
     until: Mono,
 }
 
+/// The same of a call that has ended with another final response than a 2xx.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    dialog: Dialog,
+    rack: (u32, u32),
+    pub(super) until: Mono,
+}
+
 /// The reliable provisional responses of an incoming call.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) reliability: Reliability,
-    /// The INVITE had no offer, so a PRACK with a body has the answer.
-    pub(super) has_no_offer: bool,
+    /// The INVITE had no offer, and no PRACK has had an answer to one of this side.
+    has_no_offer: bool,
     /// The number of the last response; 0 if there was none.
     last: u32,
     waiting: Option<Waiting>,
@@ -82,10 +91,11 @@ impl Progress {
         waiting.is_some_and(|it| it.again.is_some() && !it.content.is_empty())
     }
 
-    /// A final response follows: the response is not repeated any more. Its PRACK may still come.
-    pub(super) fn concluded(&mut self) {
+    /// A final response was sent: the provisional one is not repeated any more. Its PRACK may still come.
+    pub(super) fn concluded(&mut self, transactions: &Transactions<'_>) {
         if let Some(waiting) = &mut self.waiting {
             waiting.again = None;
+            waiting.until = give_up_at(transactions);
         }
     }
 
@@ -93,6 +103,12 @@ impl Progress {
         let waiting = self.waiting.as_ref()?;
         Some(waiting.again?.min(waiting.until))
     }
+}
+
+/// 64*T1 from now.
+fn give_up_at(transactions: &Transactions<'_>) -> Mono {
+    let timers = transactions.engine.timers();
+    transactions.now.mono.plus(timers.give_up())
 }
 
 /// The number of a reliable provisional response.
@@ -200,7 +216,8 @@ impl UserAgent {
     ///
     /// # Errors
     /// [`CallError::OutOfPlace`] if the caller does not support this, if another reliable response has no PRACK yet, or
-    /// if the call is not an incoming one that waits. Or another [`CallError`].
+    /// if the call is not an incoming one that waits. Also if neither the INVITE nor its first reliable response has an
+    /// offer (RFC 3262 §5). Or another [`CallError`].
     pub fn ring_reliably(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -215,9 +232,13 @@ impl UserAgent {
             return Err(CallError::OutOfPlace);
         };
         let Progress {
-            reliability, last, ..
+            reliability,
+            has_no_offer,
+            last,
+            ref waiting,
         } = it.progress;
-        if reliability == Reliability::Unsupported || it.progress.waiting.is_some() {
+        let lacks_offer = has_no_offer && last == 0 && content.is_empty();
+        if reliability == Reliability::Unsupported || waiting.is_some() || lacks_offer {
             return Err(CallError::OutOfPlace);
         }
         let rseq = match last {
@@ -230,17 +251,17 @@ impl UserAgent {
         content.add_type(&mut lines);
         let reply = Reply::new(code).headers(&lines).body(&content.bytes);
         transactions.respond(key, &reply)?;
-        let (now, timers) = (transactions.now.mono, Timers::default());
+        let t1 = transactions.engine.timers().t1;
         if let Some(it) = self.calls.get_mut(&call.0) {
             it.progress.last = rseq;
             it.progress.waiting = Some(Waiting {
-                rseq,
+                rack: (rseq, it.offer_cseq),
                 code,
                 lines,
                 content: content.clone(),
-                interval: timers.t1,
-                again: Some(now.plus(timers.t1)),
-                until: now.plus(timers.give_up()),
+                interval: t1,
+                again: Some(transactions.now.mono.plus(t1)),
+                until: give_up_at(transactions),
             });
         }
         Ok(())
@@ -258,14 +279,17 @@ impl UserAgent {
         let Some(it) = self.calls.get_mut(&call) else {
             return;
         };
-        let cseq = it.offer_cseq;
-        let is_it = |waiting: &mut Waiting| rack == Some((waiting.rseq, cseq));
-        if it.progress.waiting.take_if(is_it).is_none() {
+        let is_it = |waiting: &mut Waiting| rack == Some(waiting.rack);
+        let Some(response) = it.progress.waiting.take_if(is_it) else {
             let _ = transactions.answer(request, &Reply::new(481));
             return;
-        }
+        };
         let content = Content::of(&message);
-        let is_answer = it.progress.has_no_offer || content.is_empty();
+        let has_offered = it.progress.has_no_offer && !response.content.is_empty();
+        let is_answer = has_offered || content.is_empty();
+        if has_offered && !content.is_empty() {
+            it.progress.has_no_offer = false;
+        }
         let event = |content| Event::ProgressAcknowledged {
             call: CallKey(call),
             content,
@@ -278,6 +302,36 @@ impl UserAgent {
         // RFC 3262 §5: the 2xx for a PRACK with an offer has the answer, which the program makes.
         self.events.push_back(event(Content::none()));
         self.ask_program(transactions, request, Some(call));
+    }
+
+    /// An incoming call has ended. The PRACK for its last response may still come (RFC 3262 §3).
+    pub(super) fn keep_outstanding(&mut self, call: Call) {
+        let is_refused = matches!(call.state, State::Incoming);
+        if let (Some(waiting), Some(dialog)) = (call.progress.waiting, call.dialog)
+            && is_refused
+            && self.outstanding.len() < self.config.most_calls
+        {
+            let outstanding = Outstanding {
+                dialog,
+                rack: waiting.rack,
+                until: waiting.until,
+            };
+            self.outstanding.insert(call.local_tag, outstanding);
+        }
+    }
+
+    /// Whether a request acknowledges a provisional response of a call that has ended.
+    pub(super) fn is_late_prack(&mut self, tag: &[u8], request: &NewRequest<'_>) -> bool {
+        let rack = rack_of(&request.message);
+        let (call_id, from_tag) = (request.call_id(), request.from_tag());
+        let is_prack = matches!(request.message.method(), Some(Method::Prack));
+        let is_late = self.outstanding.get(tag).is_some_and(|it| {
+            is_prack && rack == Some(it.rack) && it.dialog.is_of(call_id, from_tag)
+        });
+        if is_late {
+            self.outstanding.remove(tag);
+        }
+        is_late
     }
 
     /// When the next response is to be repeated, or given up.
@@ -310,6 +364,9 @@ impl UserAgent {
         }
         for (call, key) in over {
             let _ = transactions.respond(key, &Reply::new(500).reason(b"No PRACK"));
+            if let Some(it) = self.calls.get_mut(&call) {
+                it.progress.concluded(transactions);
+            }
             self.remove(call, EndCause::NotAcknowledged);
         }
     }

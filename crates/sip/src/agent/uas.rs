@@ -107,7 +107,11 @@ impl UserAgent {
         let (call_id, from_tag) = (request.call_id(), request.from_tag());
         let dialog = it.and_then(|it| it.dialog_of(call_id, from_tag));
         let (Some(number), Some(dialog)) = (number, dialog) else {
-            return answer(transactions, request, &Reply::new(481));
+            let code = match self.is_late_prack(tag, &request) {
+                true => 200,
+                false => 481,
+            };
+            return answer(transactions, request, &Reply::new(code));
         };
         let cseq = request.message.cseq().map_or(0, |cseq| cseq.number);
         let method = request.message.method();
@@ -150,6 +154,7 @@ impl UserAgent {
         if let Some(offer) = it.offer.take() {
             // RFC 3261 §15.1.2. It may have been cancelled in the same moment.
             let _ = transactions.respond(offer, &Reply::new(487));
+            it.progress.concluded(transactions);
         }
         let cause = match &it.state {
             // Both sides have ended the call. The event has the cause of this side.
@@ -225,7 +230,8 @@ impl UserAgent {
     /// to 199. If the caller requires it, the response is reliable ([`UserAgent::ring_reliably`]).
     ///
     /// # Errors
-    /// [`CallError::OutOfPlace`] if the call is not an incoming one that waits. Or another [`CallError`].
+    /// [`CallError::OutOfPlace`] if the call is not an incoming one that waits. If the caller requires it, also as
+    /// [`UserAgent::ring_reliably`]. Or another [`CallError`].
     pub fn ring(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -274,7 +280,7 @@ impl UserAgent {
         }
         let reply = Reply::new(200).headers(&lines).body(&content.bytes);
         transactions.respond(key, &reply.until_ack_from(dialog.target()))?;
-        it.progress.concluded();
+        it.progress.concluded(transactions);
         it.offer = None;
         it.answered = Some(key);
         it.state = State::Confirmed;
@@ -298,6 +304,7 @@ impl UserAgent {
             return Err(CallError::OutOfPlace);
         };
         transactions.respond(key, &Reply::new(code))?;
+        it.progress.concluded(transactions);
         it.offer = None;
         if matches!(it.state, State::Incoming) {
             self.remove(call.0, EndCause::Rejected(code));
@@ -318,6 +325,7 @@ impl UserAgent {
         };
         it.offer = None;
         let _ = transactions.respond(invite, &Reply::new(487));
+        it.progress.concluded(transactions);
         if matches!(it.state, State::Incoming) {
             self.remove(call, EndCause::Cancelled);
         } else {

@@ -86,6 +86,7 @@ use crate::congestion::{
 };
 use crate::flow::{ConnectionKey, Destination, Flow, PeerName};
 use crate::message::Spans;
+use crate::timer::Timers;
 use crate::verdict::Rules;
 use crate::{Mono, Now};
 use clients::Clients;
@@ -344,6 +345,11 @@ impl Engine {
     #[must_use]
     pub const fn worker(&self) -> u16 {
         self.config.worker
+    }
+
+    /// The timers of its transactions.
+    pub(crate) const fn timers(&self) -> Timers {
+        self.config.timers
     }
 
     /// Something could not be sent, says the kernel.

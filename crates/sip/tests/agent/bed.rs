@@ -7,6 +7,7 @@ use hairpin_sip::dispatch::{self, Dispatcher, Source};
 use hairpin_sip::endpoint::{Endpoint, Task};
 use hairpin_sip::engine::{self, Engine, SentBy};
 use hairpin_sip::flow::{Flow, ListenerKey, Transport};
+use hairpin_sip::timer::Timers;
 use hairpin_sip::tu::Transactions;
 use hairpin_sip::{HashKey, Mono, Now};
 
@@ -96,9 +97,14 @@ pub(crate) fn tag_of(message: &str) -> String {
 
 impl TestBed {
     pub(crate) fn new(config: Config) -> TestBed {
+        TestBed::with_timers(config, Timers::default())
+    }
+
+    pub(crate) fn with_timers(config: Config, timers: Timers) -> TestBed {
         let key = HashKey::new([7; 16]);
         let mut engine = engine::Config::new(0, key);
         engine.rules = config.rules;
+        engine.timers = timers;
         engine.overload_control = false;
         engine.sent_by = vec![SentBy::new(
             ListenerKey(0),

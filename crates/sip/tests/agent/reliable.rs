@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use hairpin_sip::agent::{CallError, CallKey, Config, Content, EndCause, Event, RULES_WITH_100REL};
+use hairpin_sip::timer::Timers;
+use hairpin_sip::tu::TransactionUser as _;
 
 use crate::bed::{CONTACT, OFFER, TestBed, config, request, response, tag_of, value};
 
@@ -192,7 +194,11 @@ fn after_a_challenge_the_numbers_of_a_branch_begin_anew_rfc3262_4() {
 
 /// An incoming call whose INVITE has these lines.
 fn called(lines: &str, body: &str) -> (TestBed, CallKey) {
-    let mut bed = TestBed::new(reliable());
+    called_with(Timers::default(), lines, body)
+}
+
+fn called_with(timers: Timers, lines: &str, body: &str) -> (TestBed, CallKey) {
+    let mut bed = TestBed::with_timers(reliable(), timers);
     let invite =
         request("INVITE", "i1", 1, "", body).replace(CONTACT, &format!("{CONTACT}{lines}"));
     bed.receive(&invite);
@@ -331,4 +337,126 @@ fn a_prack_has_the_answer_or_an_offer_for_the_program_rfc3262_5() {
         ok.starts_with("SIP/2.0 200 ") && ok.ends_with("v=answer\r\n"),
         "{ok}"
     );
+}
+
+#[test]
+fn the_times_of_a_reliable_response_follow_t1_rfc3262_3() {
+    let timers = Timers {
+        t1: Duration::from_millis(100),
+        ..Timers::default()
+    };
+    let (mut bed, call) = called_with(timers, "Supported: 100rel\r\n", OFFER);
+    bed.act(|agent, it| agent.ring_reliably(it, call, 180, &Content::none()))
+        .unwrap();
+    let first = bed.take_one();
+    // After 0.1, 0.3 and 0.7 s.
+    bed.pass(Duration::from_millis(710));
+    assert_eq!(bed.take(), [&first[..]; 3]);
+    bed.pass(Duration::from_millis(5_600));
+    assert_eq!(bed.event(), None);
+    bed.pass(Duration::from_millis(100));
+    let cause = EndCause::NotAcknowledged;
+    assert_eq!(bed.event(), Some(Event::Ended { call, cause }));
+}
+
+#[test]
+fn after_the_answer_in_a_prack_a_later_prack_has_an_offer_rfc3262_5() {
+    let (mut bed, call) = called("Supported: 100rel\r\n", "");
+    bed.act(|agent, it| agent.ring_reliably(it, call, 183, &Content::sdp(OFFER)))
+        .unwrap();
+    let progress = bed.take_one();
+    bed.receive(&prack(&progress, "p1", 2, "v=answer\r\n"));
+    bed.take();
+    let content = Content::sdp("v=answer\r\n");
+    let acknowledged = Event::ProgressAcknowledged { call, content };
+    assert_eq!(bed.event(), Some(acknowledged));
+    for (number, body) in [(3, OFFER), (4, "")] {
+        let body = match body {
+            "" => Content::none(),
+            body => Content::sdp(body),
+        };
+        bed.act(|agent, it| agent.ring_reliably(it, call, 180, &body))
+            .unwrap();
+        let ringing = bed.take_one();
+        bed.receive(&prack(&ringing, &format!("p{number}"), number, "v=new\r\n"));
+        let content = Content::none();
+        let acknowledged = Event::ProgressAcknowledged { call, content };
+        assert_eq!(bed.event(), Some(acknowledged));
+        let Some(Event::Request { id, content, .. }) = bed.event() else {
+            panic!("the program answers the offer");
+        };
+        assert_eq!(content, Content::sdp("v=new\r\n"));
+        let answer = Content::sdp("v=third\r\n");
+        bed.act(|agent, it| agent.respond(it, id, 200, b"", &answer))
+            .unwrap();
+        let ok = bed.take_one();
+        assert!(
+            ok.starts_with("SIP/2.0 200 ") && ok.ends_with("v=third\r\n"),
+            "{ok}"
+        );
+    }
+}
+
+#[test]
+fn without_an_offer_the_first_reliable_response_has_it_rfc3262_5() {
+    let (mut bed, call) = called("Require: 100rel\r\n", "");
+    let none = Content::none();
+    let ringing = bed.act(|agent, it| agent.ring_reliably(it, call, 180, &none));
+    assert_eq!(ringing, Err(CallError::OutOfPlace));
+    let ringing = bed.act(|agent, it| agent.ring(it, call, 180, &none));
+    assert_eq!(ringing, Err(CallError::OutOfPlace));
+    assert_eq!(bed.take(), Vec::<String>::new());
+    bed.act(|agent, it| agent.ring(it, call, 183, &Content::sdp(OFFER)))
+        .unwrap();
+    let progress = bed.take_one();
+    bed.receive(&prack(&progress, "p1", 2, "v=answer\r\n"));
+    bed.take();
+    // The next one may be without.
+    bed.act(|agent, it| agent.ring(it, call, 180, &none))
+        .unwrap();
+    assert!(bed.take_one().starts_with("SIP/2.0 180 "));
+}
+
+/// How a call ends in which a reliable response has no PRACK.
+type Refusal = fn(&mut TestBed, CallKey);
+
+#[test]
+fn a_prack_after_a_refusal_gets_200_once_rfc3262_3() {
+    let refusals: [(&str, Refusal); 3] = [
+        ("486", |bed, call| {
+            bed.act(|agent, it| agent.reject(it, call, 486)).unwrap();
+        }),
+        ("487", |bed, _| {
+            bed.receive(&request("CANCEL", "i1", 1, "", ""));
+        }),
+        ("500", |bed, _| bed.pass(Duration::from_millis(32_100))),
+    ];
+    for (code, refuse) in refusals {
+        // The time after the refusal, and what the PRACK gets.
+        for (time, result) in [(0, "200"), (31, "200"), (33, "481")] {
+            let (mut bed, call) = called("Supported: 100rel\r\n", OFFER);
+            bed.act(|agent, it| agent.ring_reliably(it, call, 183, &Content::sdp(OFFER)))
+                .unwrap();
+            let progress = bed.take_one();
+            refuse(&mut bed, call);
+            let sent = bed.take();
+            let is_refusal = |it: &String| it.starts_with(&format!("SIP/2.0 {code} "));
+            assert!(sent.iter().any(is_refusal), "{sent:#?}");
+            assert!(matches!(bed.event(), Some(Event::Ended { .. })));
+            bed.pass(Duration::from_secs(time));
+            bed.take();
+            let right = prack(&progress, "p1", 2, "");
+            let wrong = right.replace(" 1 INVITE", " 7 INVITE");
+            bed.receive(&wrong.replace("p1", "p0"));
+            assert!(bed.take_one().starts_with("SIP/2.0 481 "), "{code}");
+            bed.receive(&right);
+            let start = format!("SIP/2.0 {result} ");
+            assert!(bed.take_one().starts_with(&start), "{code} {time}");
+            bed.receive(&right.replace("p1", "p2"));
+            assert!(bed.take_one().starts_with("SIP/2.0 481 "), "{code}");
+            assert_eq!(bed.event(), None, "{code}");
+            bed.pass(Duration::from_secs(120));
+            assert_eq!(bed.endpoint.user().poll_timeout(), None, "{code}");
+        }
+    }
 }
