@@ -166,8 +166,8 @@ impl Proxy {
             target.only_by_flow || connection.all(|key| stack.engine.is_open(key))
         };
         let mut way = CopyRoute::of(message, target);
-        if let (true, Some(node)) = (target.is_node, target.near) {
-            let route = self.node_route(now, base, message, (&target.uri, &node.flow));
+        if target.is_node {
+            let route = self.node_route(now, base, message, (&target.uri, &target.path));
             way.new_routes = vec![route.into()];
         }
         // RFC 3261 §16.6 step 7, RFC 7118 §9.2: a SIPS request goes by TLS only. Without TLS, a flow is as good as

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sip::dispatch::AllowedDestination;
 use sip::flow::{Flow, Transport};
-use sip::uri::starts_with_sips;
+use sip::uri::{Uri, starts_with_sips};
 use sip::{HashKey, Message, Mono};
 
 use super::calls::note_attempt;
@@ -89,44 +89,111 @@ pub enum AtNodes {
     Unavailable,
 }
 
-/// Which nodes get a request.
-#[derive(Debug, PartialEq, Eq)]
-struct Chosen {
-    /// The nodes that get the request. If the proxy tries its targets one after the other, this is the order.
-    first: Vec<NodeHop>,
-    /// The nodes that get the request only if a flow fails. All of their phones also have a flow at this node or at one
-    /// of `first`.
-    others: Vec<NodeHop>,
+/// Which phones of a node get a request. The Route of the request says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    All,
+    /// The phone with this name.
+    Only(u64),
+    /// All but those with these names.
+    Without(Vec<u64>),
 }
 
-/// Chooses among the nodes of an address. A phone with flows at several nodes gets the request by one flow only (RFC
-/// 5626 §7). This is a flow of this node, if there is one. Otherwise it is the flow of the least loaded node. `here`:
-/// the phones with flows at this node.
-fn choose(mut nodes: Vec<NodeHop>, here: &[u64]) -> Chosen {
-    // The loop begins with the node that would be tried last, so the least loaded nodes stay in `first`.
-    nodes.sort_by_key(|node| (node.q, Reverse(node.load)));
-    let mut others = Vec::new();
-    let mut place = 0;
-    while let Some(node) = nodes.get(place) {
-        let is_elsewhere = |phone: &u64| {
-            let mut all = nodes.iter().enumerate();
-            *phone != 0
-                && (here.contains(phone)
-                    || all.any(|(of, it)| of != place && it.phones.contains(phone)))
-        };
-        let is_dispensable = !node.phones.is_empty() && node.phones.iter().all(is_elsewhere);
-        match is_dispensable {
-            true => others.push(nodes.remove(place)),
-            false => place += 1,
+impl Asked {
+    /// Whether the phone with this name is one of them.
+    pub(super) fn has(&self, phone: u64) -> bool {
+        match self {
+            Asked::All => true,
+            Asked::Only(asked) => phone == *asked,
+            Asked::Without(others) => !others.contains(&phone),
         }
     }
-    nodes.reverse();
-    // The least loaded one is the first to be tried.
-    others.reverse();
-    Chosen {
-        first: nodes,
-        others,
+
+    /// The parameter of the Route value.
+    pub(super) fn param(&self) -> String {
+        match self {
+            Asked::All => String::new(),
+            Asked::Only(phone) => format!(";only={phone:x}"),
+            Asked::Without(phones) => {
+                let names: Vec<_> = phones.iter().map(|phone| format!("{phone:x}")).collect();
+                format!(";without={}", names.join("."))
+            }
+        }
     }
+
+    /// What the Route value of another node says. `None` if that cannot be read.
+    pub(super) fn of(route: &[u8]) -> Option<Asked> {
+        let uri = Uri::parse(route).ok()?;
+        let params = uri.as_sip()?.params;
+        let name = |text: &str| u64::from_str_radix(text, 16).ok();
+        if let Some(only) = params.value(b"only") {
+            return Some(Asked::Only(name(std::str::from_utf8(only).ok()?)?));
+        }
+        let Some(others) = params.value(b"without") else {
+            return Some(Asked::All);
+        };
+        let names = std::str::from_utf8(others).ok()?.split('.').map(name);
+        Some(Asked::Without(names.collect::<Option<_>>()?))
+    }
+}
+
+/// A request for some phones of a node.
+#[derive(Debug, PartialEq, Eq)]
+struct Choice<'n> {
+    node: &'n NodeHop,
+    asked: Asked,
+    /// The other nodes with flows of the phone, if it is one phone. They get the request if the flow fails.
+    others: Vec<&'n NodeHop>,
+}
+
+/// Sorts nodes into the order that they are tried in. A greater priority comes before a smaller load.
+fn into_order(nodes: &mut [NodeHop]) {
+    nodes.sort_by_key(|node| (Reverse(node.q), node.load));
+}
+
+/// The nodes with flows of this phone, in the order of `nodes`.
+fn nodes_of(nodes: &[NodeHop], phone: u64) -> impl Iterator<Item = &NodeHop> {
+    let nodes = nodes.iter();
+    nodes.filter(move |node| phone != 0 && node.phones.contains(&phone))
+}
+
+/// Chooses among the nodes of an address, which are in the order that they are tried in. A phone with flows at several
+/// nodes gets the request by one flow only (RFC 5626 §7). This is a flow of this node, if there is one. Otherwise it is
+/// the flow of the first of its nodes. Its request is for this phone alone: so this node sees if the flow fails,
+/// whatever other phones do. `here`: the phones with flows at this node.
+fn choose<'n>(nodes: &'n [NodeHop], here: &[u64]) -> Vec<Choice<'n>> {
+    let is_here = |phone: &u64| *phone != 0 && here.contains(phone);
+    let is_shared = |phone: &u64| is_here(phone) || nodes_of(nodes, *phone).nth(1).is_some();
+    let mut choices = Vec::new();
+    let mut seen = Vec::new();
+    for node in nodes {
+        // A phone may have several flows at one node, too.
+        let mut phones = node.phones.clone();
+        phones.sort_unstable();
+        phones.dedup();
+        let (shared, rest): (Vec<u64>, Vec<u64>) = phones.into_iter().partition(is_shared);
+        if shared.is_empty() || !rest.is_empty() {
+            choices.push(Choice {
+                node,
+                asked: match shared.is_empty() {
+                    true => Asked::All,
+                    false => Asked::Without(shared.clone()),
+                },
+                others: Vec::new(),
+            });
+        }
+        for phone in shared.into_iter().filter(|phone| !is_here(phone)) {
+            if !seen.contains(&phone) {
+                seen.push(phone);
+                choices.push(Choice {
+                    node,
+                    asked: Asked::Only(phone),
+                    others: nodes_of(nodes, phone).skip(1).collect(),
+                });
+            }
+        }
+    }
+    choices
 }
 
 /// The parameter of the URI of a node that is reached by this flow.
@@ -162,6 +229,7 @@ impl Proxy {
             flow,
             push: push_for(asked, policy),
             elsewhere: None,
+            asked: &routed.asked,
         };
         match self.bindings_of(asked.now, &aor, &wanted, policy)? {
             // The other node may know another flow of the phone (RFC 5626 §7), and makes a 480 of the 430 if not.
@@ -180,7 +248,7 @@ impl Proxy {
         targets: &mut Vec<Target>,
         from: &FlowId,
         uri: &[u8],
-        nodes: Vec<NodeHop>,
+        mut nodes: Vec<NodeHop>,
     ) {
         let uri = request_uri(uri);
         // RFC 5630 §3.1.2: SIPS requires TLS on each hop. The Route of a node is no SIPS URI.
@@ -191,30 +259,31 @@ impl Proxy {
             0 => 0,
             phone => self.phone_names.of_hash(phone),
         };
+        into_order(&mut nodes);
+        let node_target = |node: &NodeHop, asked: &Asked| Target::node(&uri, node, asked, from);
         let here: Vec<u64> = targets.iter().map(name).collect();
-        let Chosen { first, others } = choose(nodes, &here);
-        let mut phones: Vec<Vec<u64>> = here.iter().map(|name| vec![*name]).collect();
-        for node in first {
-            targets.push(Target::node(&uri, &node, from));
-            phones.push(node.phones);
+        for (target, phone) in targets.iter_mut().zip(&here) {
+            let others = nodes_of(&nodes, *phone);
+            let others = others.map(|node| node_target(node, &Asked::Only(*phone)));
+            target.others.extend(others);
         }
-        for node in others {
-            for (target, phones) in targets.iter_mut().zip(&phones) {
-                if phones.iter().any(|phone| node.phones.contains(phone)) {
-                    target.others.push(Target::node(&uri, &node, from));
-                }
-            }
+        for choice in choose(&nodes, &here) {
+            let others = choice.others.into_iter();
+            let others = others.map(|node| node_target(node, &choice.asked));
+            let mut target = node_target(choice.node, &choice.asked);
+            target.others = others.collect();
+            targets.push(target);
         }
     }
 
     /// The Route value of a request for another node. Its token has the time of now: phones with a greater `q` may have
-    /// rung since the decision.
+    /// rung since the decision. `way`: the Route value without the token.
     pub(super) fn node_route(
         &self,
         now: Mono,
         base: &Base,
         message: &Message<'_>,
-        (uri, node): (&[u8], &Flow),
+        (uri, way): (&[u8], &[u8]),
     ) -> Vec<u8> {
         let since = now.since(base.begun.mono).as_secs();
         let token = Token::FromNode(FromNode {
@@ -224,9 +293,8 @@ impl Proxy {
         let mut buffer = [0; MAX_USER];
         let call_id = message.call_id().unwrap_or_default();
         let user = self.tokens.write(&token.into(), call_id, &mut buffer);
-        let (node, transport) = (node.remote.to_string(), transport_of(node));
-        let end = [transport.as_bytes(), b";lr>"].concat();
-        [b"<sip:", user, b"@", node.as_bytes(), &end].concat()
+        let node = way.strip_prefix(b"<sip:").unwrap_or_default();
+        [b"<sip:", user, b"@", node].concat()
     }
 
     /// An INVITE went to another node by this branch.
@@ -274,60 +342,107 @@ impl Proxy {
 mod tests {
     use super::*;
 
-    fn node(number: u8, load: u64, phones: &[u64]) -> NodeHop {
+    fn node(number: u8, phones: &[u64]) -> NodeHop {
         NodeHop {
             address: SocketAddr::from(([192, 0, 2, number], 5060)),
             is_tls: false,
             q: 1_000,
-            load,
+            load: 0,
             phones: phones.to_vec(),
         }
     }
 
-    /// The numbers of the first nodes, and of the others.
-    fn chosen(nodes: &[NodeHop], here: &[u64]) -> (Vec<u8>, Vec<u8>) {
-        let Chosen { first, others } = choose(nodes.to_vec(), here);
-        let number = |node: &NodeHop| match node.address {
+    fn number(node: &NodeHop) -> u8 {
+        match node.address {
             SocketAddr::V4(address) => address.ip().octets()[3],
             SocketAddr::V6(_) => 0,
+        }
+    }
+
+    /// For each request the number of its node, its phones, and the numbers of the other nodes.
+    fn chosen(nodes: &[NodeHop], here: &[u64]) -> Vec<(u8, Asked, Vec<u8>)> {
+        let choices = choose(nodes, here).into_iter();
+        let row = |it: Choice<'_>| {
+            let others = it.others.into_iter().map(number);
+            (number(it.node), it.asked, others.collect())
         };
-        (
-            first.iter().map(number).collect(),
-            others.iter().map(number).collect(),
-        )
+        choices.map(row).collect()
     }
 
     #[test]
     fn of_two_nodes_with_flows_of_a_phone_the_less_loaded_one_gets_the_request_rfc5626_7() {
-        for (loads, expected) in [([5, 9], (vec![1], vec![2])), ([9, 5], (vec![2], vec![1]))] {
-            let nodes = [node(1, loads[0], &[7]), node(2, loads[1], &[7])];
-            assert_eq!(chosen(&nodes, &[]), expected, "{loads:?}");
+        let mut nodes = [node(1, &[7]), node(2, &[7]), node(3, &[7])];
+        for (node, load) in nodes.iter_mut().zip([9, 5, 7]) {
+            node.load = load;
         }
-        let three = [node(1, 9, &[7]), node(2, 5, &[7]), node(3, 7, &[7])];
-        assert_eq!(chosen(&three, &[]), (vec![2], vec![3, 1]));
-        // A greater priority comes before a smaller load.
-        let mut preferred = node(1, 9, &[7]);
-        let mut other = node(2, 5, &[7]);
-        (preferred.q, other.q) = (800, 700);
-        assert_eq!(chosen(&[other, preferred], &[]), (vec![1], vec![2]));
+        into_order(&mut nodes);
+        assert_eq!(chosen(&nodes, &[]), [(2, Asked::Only(7), vec![3, 1])]);
+        nodes[1].q = 1_001;
+        into_order(&mut nodes);
+        assert_eq!(chosen(&nodes, &[]), [(3, Asked::Only(7), vec![2, 1])]);
+        assert_eq!(chosen(&nodes, &[8, 7]), []);
     }
 
     #[test]
-    fn a_flow_of_this_node_comes_before_those_of_others() {
-        let nodes = [node(1, 0, &[7]), node(2, 0, &[7, 8])];
-        assert_eq!(chosen(&nodes, &[7]), (vec![2], vec![1]));
-        assert_eq!(chosen(&nodes, &[8, 7]), (vec![], vec![2, 1]));
+    fn each_phone_with_several_flows_has_a_request_of_its_own() {
+        let nodes = [node(1, &[7, 9]), node(2, &[7, 8])];
+        let expected = [
+            (1, Asked::Without(vec![7]), vec![]),
+            (1, Asked::Only(7), vec![2]),
+            (2, Asked::Without(vec![7]), vec![]),
+        ];
+        assert_eq!(chosen(&nodes, &[]), expected);
+        let expected = [
+            (1, Asked::Without(vec![7]), vec![]),
+            (2, Asked::Without(vec![7]), vec![]),
+        ];
+        assert_eq!(chosen(&nodes, &[7]), expected);
+        let nodes = [node(1, &[7, 7]), node(2, &[8, 7, 7])];
+        let expected = [
+            (1, Asked::Only(7), vec![2]),
+            (2, Asked::Without(vec![7]), vec![]),
+        ];
+        assert_eq!(chosen(&nodes, &[]), expected);
     }
 
     #[test]
-    fn a_node_with_a_phone_that_no_other_one_has_gets_the_request() {
-        // Node 2 has all phones, so node 1 is not needed, although it is less loaded.
-        let nodes = [node(1, 5, &[7]), node(2, 9, &[7, 8])];
-        assert_eq!(chosen(&nodes, &[]), (vec![2], vec![1]));
-        for phones in [&[7, 0][..], &[0], &[]] {
-            let nodes = [node(1, 5, phones), node(2, 9, phones)];
-            assert_eq!(chosen(&nodes, &[0]), (vec![1, 2], vec![]), "{phones:?}");
+    fn a_node_with_phones_that_no_other_one_has_is_asked_for_all() {
+        for phones in [&[0][..], &[0, 0], &[]] {
+            let nodes = [node(1, phones), node(2, &[8])];
+            let expected = [(1, Asked::All, vec![]), (2, Asked::All, vec![])];
+            assert_eq!(chosen(&nodes, &[0]), expected, "{phones:?}");
         }
-        assert_eq!(chosen(&[], &[7]), (vec![], vec![]));
+        assert_eq!(chosen(&[], &[7]), []);
+    }
+
+    #[test]
+    fn a_route_says_which_phones_are_asked_for() {
+        for asked in [
+            Asked::All,
+            Asked::Only(u64::MAX),
+            Asked::Without(vec![7]),
+            Asked::Without(vec![7, 0xab, 1]),
+        ] {
+            let route = format!("sip:d@192.0.2.1:5060{};lr", asked.param());
+            assert_eq!(Asked::of(route.as_bytes()), Some(asked), "{route}");
+        }
+        for param in [
+            "only",
+            "only=",
+            "only=x",
+            "without=",
+            "without=1.",
+            "without=1.x",
+        ] {
+            let route = format!("sip:d@192.0.2.1:5060;{param};lr");
+            let asked = Asked::of(route.as_bytes());
+            assert!(
+                matches!(asked, None | Some(Asked::All)),
+                "{route}: {asked:?}"
+            );
+        }
+        let (only, without) = (Asked::Only(7), Asked::Without(vec![7]));
+        assert!(only.has(7) && !only.has(8) && !only.has(0));
+        assert!(!without.has(7) && without.has(8) && without.has(0));
     }
 }

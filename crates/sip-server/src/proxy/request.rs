@@ -1,5 +1,7 @@
 //! The decision about a request: RFC 3261 §16.3 (validation), §16.4 (routes) and §16.5 (targets), in this order.
 
+use std::borrow::Cow;
+
 use sip::dispatch::AllowedDestination;
 use sip::flow::Flow;
 use sip::header::HeaderKind;
@@ -8,7 +10,7 @@ use sip::{Message, Method, Now};
 
 use super::identity;
 use super::moved::Moved;
-use super::nodes::AtNodes;
+use super::nodes::{Asked, AtNodes};
 use super::policy::{Authenticated, BindingsLocation, Inbound, IsUser, LookedUp, Policy};
 use super::route::{Reader, Routed};
 use super::sender::Sender;
@@ -238,6 +240,7 @@ impl Proxy {
             flow,
             push: None,
             elsewhere: None,
+            asked: &Asked::All,
         };
         let Some(Contacts { mut targets, .. }) = self.bindings_of(now, &aor, &wanted, policy)?
         else {
@@ -264,7 +267,6 @@ impl Proxy {
         (routed, breadth, is_trunk): (Routed<'m>, u32, bool),
     ) -> Result<Decision<'m>, Refusal> {
         let reach = AllowedDestination::Near(asked.from.flow.remote.ip());
-        let now = asked.now;
         let alias = alias::of(&routed, policy);
         let local;
         let mut called = alias.as_deref().unwrap_or(&routed.uri);
@@ -317,8 +319,9 @@ impl Proxy {
                     flow: &asked.from.flow,
                     push: push_for(&asked, policy),
                     elsewhere: Some(&asked),
+                    asked: &Asked::All,
                 };
-                match self.bindings_of(now, &aor, &wanted, policy)? {
+                match self.bindings_of(asked.now, &aor, &wanted, policy)? {
                     Some(contacts) if contacts.is_empty() => {
                         let targets = divert::not_registered(&asked, &aor, called, policy)?;
                         (targets.into(), Some(aor))
@@ -415,6 +418,15 @@ impl Proxy {
             LookedUp::Unknown => return Err(Refusal::of(480, "")),
             LookedUp::Pending => return Ok(None),
         };
+        let asked: Cow<'_, [Binding]> = match wanted.asked {
+            Asked::All => bindings.into(),
+            some => {
+                let phone = |binding: &Binding| self.phone_names.of(binding);
+                let bindings = bindings.iter().cloned();
+                bindings.filter(|it| some.has(phone(it))).collect()
+            }
+        };
+        let bindings = &*asked;
         let uri = Uri::parse(wanted.uri);
         let sip = match &uri {
             Ok(Uri::Sip(sip)) => Some(sip),
@@ -639,6 +651,8 @@ pub(super) struct BindingFilter<'a> {
     pub(super) push: Option<push::PushConfig>,
     /// The request, if it may go to phones at other nodes, too.
     pub(super) elsewhere: Option<&'a ReceivedRequest<'a, 'a>>,
+    /// Whose bindings are asked for.
+    pub(super) asked: &'a Asked,
 }
 
 /// The code for an address that is none.

@@ -33,6 +33,19 @@ fn attempt_failure(failure: &Failure, is_heard: bool) -> Option<AttemptFailure> 
     }
 }
 
+/// Whether another flow of the phone is tried after this failure (RFC 5626 §7): the phone has not responded.
+fn is_of_flow(failure: &Failure, is_node: bool) -> bool {
+    match failure {
+        // A flow that is silent has failed as well; its binding stays, for it may be a phone that sleeps.
+        Failure::TimedOut | Failure::TransportFailed => true,
+        // The node was not asked: it is overloaded, say.
+        Failure::Refused(RequestError::HeldBack) | Failure::LeftAlone | Failure::Forbidden => {
+            is_node
+        }
+        _ => false,
+    }
+}
+
 impl Proxy {
     /// A response to a branch with this mark, that came by this flow.
     pub fn response(
@@ -89,7 +102,9 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
+        let mut is_node = false;
         if let Some(branch) = context.branches.get_mut(number) {
+            is_node = branch.is_node;
             branch.is_done = true;
             if code >= 300 {
                 branch.call = None;
@@ -119,8 +134,9 @@ impl Proxy {
                 self.follow(stack, key, message, drops_identity);
                 self.branch_ended(now.mono, stack, key);
             }
-            // RFC 5626 §7, RFC 5627 §6.1: after a 408, the proxy tries the next contact of the same instance.
-            408 => {
+            // RFC 5626 §7, RFC 5627 §6.1: after a 408, the proxy tries the next contact of the same instance. A node
+            // forwards no 503 of a phone (RFC 3261 §16.7 step 6), so no phone has responded behind a 503 of a node.
+            408 | 503 if code == 408 || is_node => {
                 self.keep(key, message, (drops_identity, None));
                 if !self.try_other_flow(now.mono, stack, key, number) {
                     self.branch_ended(now.mono, stack, key);
@@ -366,10 +382,8 @@ impl Proxy {
             Failure::TransportFailed | Failure::Forbidden | Failure::Nowhere if is_flow => {
                 return self.flow_failed(now, stack, key, number, None);
             }
-            // RFC 5626 §7: a flow that is silent has failed as well; its binding stays, for it may be a phone that
-            // sleeps.
-            Failure::TimedOut | Failure::TransportFailed
-                if self.try_other_flow(now.mono, stack, key, number) =>
+            _ if is_of_flow(failure, is_node)
+                && self.try_other_flow(now.mono, stack, key, number) =>
             {
                 return;
             }
@@ -607,5 +621,26 @@ fn code_of(failure: &Failure) -> u16 {
         }
         // RFC 3261 §8.1.3.1 has a 503 for what cannot be reached, which §16.7 step 6 has forwarded as 500.
         _ => 500,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn if_a_node_was_not_asked_another_one_with_a_flow_of_the_phone_is_rfc5626_7() {
+        for failure in [
+            Failure::Refused(RequestError::HeldBack),
+            Failure::LeftAlone,
+            Failure::Forbidden,
+        ] {
+            let tried = [true, false].map(|is_node| is_of_flow(&failure, is_node));
+            assert_eq!(tried, [true, false], "{failure:?}");
+        }
+        for is_node in [true, false] {
+            assert!(is_of_flow(&Failure::TimedOut, is_node));
+            assert!(!is_of_flow(&Failure::Cancelled, is_node));
+        }
     }
 }

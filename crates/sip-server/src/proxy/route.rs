@@ -10,6 +10,7 @@ use sip::{Message, Method};
 
 use super::Refusal;
 use super::media::RelayedDialog;
+use super::nodes::Asked;
 use super::policy::Routing;
 use super::token::{FromNode, Phone, RouteTokens, Signed, Token};
 use super::uris;
@@ -52,6 +53,8 @@ pub(super) struct Routed<'m> {
     pub(super) is_to_node: bool,
     /// Another node knows the sender, and asks for the phones that are registered here.
     pub(super) is_from_node: bool,
+    /// Which of these phones.
+    pub(super) asked: Asked,
     /// If the media of this dialog go through a relay.
     pub(super) relayed: Option<RelayedDialog>,
 }
@@ -160,7 +163,7 @@ impl Reader<'_> {
             _ => false,
         };
         let (removed, next_pass) = self.own_values(&routes, &mut signed, call_id)?;
-        routes.drain(..removed);
+        let last_route = routes.drain(..removed).next_back();
         if next_pass.is_some() || signed.iter().any(|it| matches!(it.token, Token::Node(_))) {
             self.check_later_passes(&routes, &signed, call_id)?;
         }
@@ -183,6 +186,10 @@ impl Reader<'_> {
         let is_of_before = matches!(message.method(), Some(Method::Ack | Method::Cancel));
         let from_node = from_node.filter(|_| !is_of_before);
         self.check_node(message, from_node, from)?;
+        let asked = match (from_node, last_route) {
+            (Some(_), Some(route)) => Asked::of(route.uri),
+            _ => Some(Asked::All),
+        };
         Ok(Routed {
             uri: self.without_own_maddr(uri),
             routes,
@@ -196,6 +203,7 @@ impl Reader<'_> {
             near,
             is_to_node: matches!(last, Some(Token::Node(_))),
             is_from_node: from_node.is_some(),
+            asked: asked.ok_or(Refusal::of(400, "Malformed Route"))?,
             relayed: relayed(&signed),
         })
     }

@@ -10,7 +10,7 @@ use sip::uri::{Uri, starts_with_sips};
 
 use super::config::Forking;
 use super::moved;
-use super::nodes::{NodeHop, transport_of};
+use super::nodes::{Asked, NodeHop, transport_of};
 use super::uris::request_uri;
 use crate::AorKey;
 use crate::flow::{FlowAvailability, FlowId, Runs};
@@ -124,7 +124,7 @@ impl Target {
     }
 
     /// Another node. Its Route value gets a token when the request is sent.
-    pub(super) fn node(uri: &[u8], hop: &NodeHop, own: &FlowId) -> Target {
+    pub(super) fn node(uri: &[u8], hop: &NodeHop, asked: &Asked, own: &FlowId) -> Target {
         let flow = Flow {
             transport: match hop.is_tls {
                 true => Transport::Tls,
@@ -134,7 +134,8 @@ impl Target {
             remote: hop.address,
             ..own.flow
         };
-        let path = format!("<sip:{}{};lr>", hop.address, transport_of(&flow));
+        let params = [transport_of(&flow), &asked.param()].concat();
+        let path = format!("<sip:{}{params};lr>", hop.address);
         Target {
             path: path.into_bytes().into(),
             near: Some(FlowId { flow, ..*own }),

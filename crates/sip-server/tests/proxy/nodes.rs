@@ -245,7 +245,7 @@ fn a_phone_with_flows_at_two_nodes_is_called_by_the_less_loaded_one_alone_rfc562
 
 #[test]
 fn the_other_node_is_asked_if_a_flow_has_failed_or_its_node_is_silent_rfc5626_7() {
-    for code in [Some(430), Some(408), None] {
+    for code in [Some(430), Some(408), Some(503), None] {
         let mut world = with_node();
         let nodes = vec![flow_at(UAS, 5, 7), flow_at(UAS + 1, 9, 7)];
         world.policy().nodes = AtNodes::Known(nodes);
@@ -262,7 +262,7 @@ fn the_other_node_is_asked_if_a_flow_has_failed_or_its_node_is_silent_rfc5626_7(
         assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE", "{code:?}");
         // The Route is for the second node.
         let texts = &world.nodes[UAS + 1].texts;
-        let end = format!("@{};lr>", address(UAS + 1));
+        let end = format!("@{};only=7;lr>", address(UAS + 1));
         assert!(value(&texts[0], "Route").unwrap().ends_with(&end));
         world.nothing_is_left();
     }
@@ -303,6 +303,149 @@ fn a_flow_of_this_node_comes_before_one_of_another_node_rfc5626_7() {
         assert!(is_asked(UAS + 2), "another phone rings beside this one");
         world.nothing_is_left();
     }
+}
+
+/// The phones that the INVITEs to this node are for, as their Route says.
+fn asked_at(world: &World, place: usize) -> Vec<String> {
+    let texts = world.nodes[place].texts.iter();
+    let texts = texts.filter(|it| it.starts_with("INVITE"));
+    let asked = texts.map(|text| {
+        let route = value(text, "Route").unwrap();
+        let (_, end) = route.split_once(&address(place).to_string()).unwrap();
+        end.trim_matches(';').trim_end_matches(";lr>").to_owned()
+    });
+    asked.collect()
+}
+
+#[test]
+fn if_a_flow_has_failed_its_phone_is_asked_for_elsewhere_while_others_ring_rfc5626_7() {
+    // The second node has both phones.
+    let nodes = |loads: [u64; 2]| {
+        let mut both = flow_at(UAS + 1, loads[1], 7);
+        both.phones.push(8);
+        AtNodes::Known(vec![flow_at(UAS, loads[0], 7), both])
+    };
+    let mut world = with_node();
+    world.policy().nodes = nodes([5, 9]);
+    world.nodes[UAS].script = answers(&[(100, 430)]);
+    world.nodes[UAS + 1].script = answers(&[(10, 180), (9_000, 200)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(50);
+    assert_eq!(asked_at(&world, UAS), ["only=7"]);
+    assert_eq!(asked_at(&world, UAS + 1), ["without=7"]);
+    world.run_until(1_000);
+    assert_eq!(asked_at(&world, UAS + 1), ["without=7", "only=7"]);
+    world.run_until(10_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+    world.nothing_is_left();
+    // The node with both is less loaded. It has no flow to phone 7 any more.
+    for (code, is_asked, result) in [(430, true, "200 INVITE"), (486, false, "486 INVITE")] {
+        let mut world = with_node();
+        world.policy().nodes = nodes([9, 5]);
+        world.nodes[UAS].script = answers(&[(10, 200)]);
+        world.nodes[UAS + 1].script = answers(&[(10, code)]);
+        invite(&mut world, 1, ALICE);
+        world.run_until(1_000);
+        assert_eq!(asked_at(&world, UAS + 1), ["without=7", "only=7"], "{code}");
+        assert_eq!(!asked_at(&world, UAS).is_empty(), is_asked, "{code}");
+        assert_eq!(*world.heard(UAC).last().unwrap(), result);
+        world.nothing_is_left();
+    }
+}
+
+/// A phone of bob by a flow from this place.
+fn phone_at(place: usize) -> Contact {
+    let mut contact = Contact::at(&format!("sip:bob@10.0.0.{place}:40000"));
+    contact.instance = format!("urn:uuid:{place}");
+    contact.reg_id = 1;
+    contact.flow = Some(World::datagrams_of(place));
+    contact
+}
+
+#[test]
+fn a_node_calls_the_phones_that_it_is_asked_for_and_says_430_if_the_flow_of_one_has_failed() {
+    let (node, own) = (address(UAS).to_string(), address(PROXY).to_string());
+    let route = route().replace(&node, &own);
+    let (one, two) = (phone_at(UAS), phone_at(UAS + 1));
+    let (only, without) = (
+        |it: u64| format!(";only={it:x}"),
+        |it: u64| format!(";without={it:x}.1"),
+    );
+    for (param, is_called, result) in [
+        (String::new(), [true, true], "486 INVITE"),
+        (only(one.phone()), [true, false], "430 INVITE"),
+        (only(two.phone()), [false, true], "486 INVITE"),
+        (without(one.phone()), [false, true], "486 INVITE"),
+        (without(two.phone()), [true, false], "430 INVITE"),
+        (only(1), [false, false], "430 INVITE"),
+        (";only=x".to_owned(), [false, false], "400 INVITE"),
+    ] {
+        let mut world = with_node();
+        world.policy().bind("bob", &one);
+        world.policy().bind("bob", &two);
+        world.nodes[UAS].script = answers(&[(10, 430)]);
+        world.nodes[UAS + 1].script = answers(&[(10, 486)]);
+        let line = format!(
+            "Route: {}\r\n",
+            route.replace(";lr>", &format!("{param};lr>"))
+        );
+        invite(&mut world, 1, &line);
+        world.run_until(1_000);
+        let called = [UAS, UAS + 1].map(|place| !world.nodes[place].texts.is_empty());
+        assert_eq!(called, is_called, "{param}");
+        assert_eq!(*world.heard(UAC).last().unwrap(), result, "{param}");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_node_is_asked_only_for_the_phone_whose_flow_here_has_failed_rfc5626_7() {
+    let mut world = with_node();
+    let (one, two) = (phone_at(UAS), phone_at(UAS + 1));
+    let mut both = flow_at(UAS + 2, 0, one.phone());
+    both.phones.push(two.phone());
+    world.policy().nodes = AtNodes::Known(vec![both]);
+    world.policy().bind("bob", &one);
+    world.policy().bind("bob", &two);
+    world.nodes[UAS].script = answers(&[(10, 430)]);
+    world.nodes[UAS + 1].script = answers(&[(10, 180), (1_000, 486)]);
+    world.nodes[UAS + 2].script = answers(&[(10, 180), (2_000, 200)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(3_000);
+    let expected = format!("only={:x}", one.phone());
+    assert_eq!(asked_at(&world, UAS + 2), [expected]);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_node_that_is_overloaded_is_no_answer_of_the_phone_rfc5626_7() {
+    let mut world = with_node();
+    let nodes = vec![flow_at(UAS, 5, 7), flow_at(UAS + 1, 9, 7)];
+    world.policy().nodes = AtNodes::Known(nodes);
+    world.nodes[UAS].script.invite = vec![(10, 503, "Retry-After: 20\r\n".to_owned())];
+    world.nodes[UAS + 1].script = answers(&[(10, 200)]);
+    // The second call comes while the first node is left alone, as it has asked.
+    for number in 1..=2 {
+        invite(&mut world, number, ALICE);
+        let until = world.ms() + 1_000;
+        world.run_until(until);
+        assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE", "{number}");
+        assert_eq!(asked_at(&world, UAS).len(), 1);
+        assert_eq!(asked_at(&world, UAS + 1).len(), number as usize);
+    }
+    world.nothing_is_left();
+    // If all nodes are, the caller gets no 503.
+    let mut world = with_node();
+    world.policy().nodes = AtNodes::Known(vec![flow_at(UAS, 5, 7), flow_at(UAS + 1, 9, 7)]);
+    for place in [UAS, UAS + 1] {
+        world.nodes[place].script = answers(&[(10, 503)]);
+    }
+    invite(&mut world, 1, ALICE);
+    world.run_until(1_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "500 INVITE");
+    assert_eq!(asked_at(&world, UAS + 1).len(), 1);
+    world.nothing_is_left();
 }
 
 #[test]
