@@ -43,9 +43,9 @@ pub enum StartError {
     /// Sockets that the program that started this process has bound cannot be used.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
-    /// There is a TLS or DTLS listener, but no certificate.
-    #[error("a TLS or DTLS listener needs a certificate: give one, or remove the listener")]
-    NoCertificate,
+    /// There is a TLS or DTLS listener, but no certificate for it.
+    #[error("the TLS or DTLS listener {0} needs a certificate: give one, or remove the listener")]
+    NoCertificate(SocketAddr),
     /// An address was given twice to listen on.
     #[error("the listener {0} is configured twice: remove one of them")]
     DuplicateListener(SocketAddr),

@@ -48,6 +48,25 @@ impl NatDiscovery {
         self.add_listeners(&mut udp, &mut tcp, &mut tls).map(drop)
     }
 
+    /// The listeners that the other address and port `other` adds to `listeners`: at most three. None if the list has
+    /// no listener of its family.
+    #[must_use]
+    pub fn added_listeners(other: SocketAddr, listeners: &[SocketAddr]) -> Vec<SocketAddr> {
+        let first = listeners
+            .iter()
+            .find(|first| first.is_ipv4() == other.is_ipv4());
+        let Some(first) = first else {
+            return Vec::new();
+        };
+        let four = [first.ip(), other.ip()].map(|ip| {
+            let ports = [first.port(), other.port()];
+            ports.map(|port| SocketAddr::new(ip, port))
+        });
+        let mut added = four.concat();
+        added.retain(|address| !listeners.contains(address));
+        added
+    }
+
     /// Adds the listeners that each list lacks, and says which four belong together.
     pub(crate) fn add_listeners(
         &self,
@@ -182,6 +201,19 @@ mod tests {
         );
         let external: Vec<String> = four[0].external.iter().map(ToString::to_string).collect();
         assert_eq!(external, ["10.0.0.1", "203.0.113.2"]);
+    }
+
+    #[test]
+    fn the_other_address_adds_at_most_three_listeners() {
+        let added = |other: &str, listeners: &[&str]| {
+            NatDiscovery::added_listeners(other.parse().unwrap(), &at(listeners))
+        };
+        let given = ["[2001:db8::1]:5349", "10.0.0.1:5349", "10.0.0.2:5350"];
+        let expected = ["10.0.0.1:5350", "10.0.0.2:5349"];
+        assert_eq!(added("10.0.0.2:5350", &given), at(&expected));
+        let expected = ["10.0.0.1:5350", "10.0.0.2:5349", "10.0.0.2:5350"];
+        assert_eq!(added("10.0.0.2:5350", &given[..2]), at(&expected));
+        assert_eq!(added("10.0.0.2:5350", &given[..1]), []);
     }
 
     #[test]

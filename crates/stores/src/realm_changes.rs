@@ -149,6 +149,8 @@ pub fn settings_of_realm(
 }
 
 /// Makes these changes of a realm, one after the other. Each may take `timeout`, and all must end before `deadline`.
+/// `after` gets each change that has begun, as soon as it has ended, and whether it was made. If the response of the
+/// store has not arrived, the store may have made it nevertheless.
 ///
 /// # Errors
 /// If the store fails, or does not respond in time. The other changes are not made.
@@ -158,18 +160,28 @@ pub async fn change_realm(
     changes: Vec<RealmChange>,
     timeout: Duration,
     deadline: Option<Instant>,
+    mut after: impl FnMut(&RealmChange, bool),
 ) -> Result<(), PartialChange> {
     for (number, change) in changes.iter().enumerate() {
-        let change = change.make(directory, realm);
-        if let Err(error) = within(timeout, deadline, change).await {
-            return Err(PartialChange {
-                error,
-                made: changes[..number].to_vec(),
-                left: changes[number..].to_vec(),
-            });
+        let stopped = |error| PartialChange {
+            error,
+            made: changes[..number].to_vec(),
+            left: changes[number..].to_vec(),
+        };
+        if is_over(deadline) {
+            return Err(stopped(StoreError::Deadline));
         }
+        let outcome = within(timeout, deadline, change.make(directory, realm)).await;
+        after(change, outcome.is_ok());
+        outcome.map_err(stopped)?;
     }
     Ok(())
+}
+
+/// Whether the time is over, so that nothing begins.
+#[must_use]
+pub fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
 /// Waits for a store at most for `timeout`, and until `deadline`. After the deadline, nothing begins.
@@ -291,7 +303,7 @@ mod tests {
         assert_eq!(changes.len(), origins + 1);
         block_on(async {
             let deadline = total.map(|total| Instant::now() + total);
-            change_realm(slow, "a", changes, TIMEOUT, deadline).await
+            change_realm(slow, "a", changes, TIMEOUT, deadline, |_, _| {}).await
         })
     }
 
@@ -320,6 +332,40 @@ mod tests {
             assert!(text.starts_with(start), "{text}");
         }
         remove_within(&slow, 2, Some(TIMEOUT * 2)).expect("there is time for two");
+    }
+
+    /// What is reported of a removal whose steps take 1.5 s, and that has this time.
+    fn reported(deadline: Option<Duration>, dropped_after: Duration) -> Vec<bool> {
+        let step = TIMEOUT * 3 / 4;
+        let slow = Slow {
+            origin: step,
+            limit: step,
+        };
+        let changes = removal_of_realm(&shared(9), "a");
+        let mut reported = Vec::new();
+        block_on(async {
+            let deadline = deadline.map(|time| Instant::now() + time);
+            let mut expected = changes.clone().into_iter();
+            let after = |change: &RealmChange, is_made| {
+                assert_eq!(Some(change), expected.next().as_ref());
+                reported.push(is_made);
+            };
+            let removal = change_realm(&slow, "a", changes, TIMEOUT, deadline, after);
+            let _ = tokio::time::timeout(dropped_after, removal).await;
+        });
+        reported
+    }
+
+    #[test]
+    fn each_change_is_reported_when_it_has_ended() {
+        let [long, second] = [60, 1].map(Duration::from_secs);
+        // Nobody waits for the fourth, which would end after 6 s.
+        assert_eq!(reported(None, second * 5), [true; 3]);
+        // The deadline cuts the third off.
+        assert_eq!(reported(Some(second * 4), long), [true, true, false]);
+        // The third does not begin.
+        assert_eq!(reported(Some(second * 3), long), [true, true]);
+        assert_eq!(reported(Some(Duration::ZERO), long), [true; 0]);
     }
 
     #[test]
@@ -360,7 +406,8 @@ mod tests {
             (RealmOption::UserQuota, Some(0)),
         ];
         let changes = settings_of_realm(&["https://a.example".to_owned()], &limits);
-        let stopped = block_on(change_realm(&slow, "a", changes, TIMEOUT, None));
+        let stopped = change_realm(&slow, "a", changes, TIMEOUT, None, |_, _| {});
+        let stopped = block_on(stopped);
         assert_eq!(
             stopped.expect_err("the limit is too slow").to_string(),
             "no response within 2000 ms; changed 1 of 3: origin=https://a.example; \

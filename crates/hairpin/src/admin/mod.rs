@@ -40,8 +40,9 @@ use health::Health;
 use history::History;
 use http::{Body, Incoming, METRICS, Peer, Respond, response, text};
 
-/// How long a server that ends waits for changes of stores, each of which has a timeout.
-const MAX_FINISH_TIME: Duration = Duration::from_secs(5);
+/// How long a server that ends waits for changes of stores. The changes of one request end within the time for its
+/// response.
+const MAX_FINISH_TIME: Duration = http::RESPONSE_WITHIN;
 
 /// A socket that listens, and that no thread serves yet.
 #[derive(Debug)]

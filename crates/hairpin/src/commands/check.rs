@@ -54,13 +54,13 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
     lines.line("listen", format!("tcp {tcp}"));
     let has_certificate = config.has_certificate_for_all() || !config.acme.domains.is_empty();
     let tls = match config.listen_tls.as_deref() {
-        None if !has_certificate => "off: there is no certificate".to_owned(),
+        None if !has_certificate => without_certificate(config, "listen.tls"),
         Some([]) => "off".to_owned(),
         chosen => list(chosen, "the addresses and ports of tcp, and port 5349"),
     };
     lines.line("listen", format!("tls {tls}"));
     let dtls = match config.listen_dtls.as_deref() {
-        None if !has_certificate => "off: there is no certificate".to_owned(),
+        None if !has_certificate => without_certificate(config, "listen.dtls"),
         None if config.only_tls13 => "off: it is 1.2, and tls.min_version is 1.3".to_owned(),
         Some([]) => "off".to_owned(),
         chosen => list(chosen, "the addresses and ports of udp, and port 5349"),
@@ -70,6 +70,14 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
     lines.line("credentials", credentials(config));
     lines.line("peers", peers(config));
     lines.finish()
+}
+
+/// Why there is no TLS or DTLS where the configuration does not ask for it.
+fn without_certificate(config: &Config, key: &str) -> String {
+    match config.certificates.is_empty() {
+        true => "off: there is no certificate".to_owned(),
+        false => format!("off: the certificates are for other listeners; set {key} for more"),
+    }
 }
 
 fn relay(config: &Config) -> String {
@@ -135,4 +143,30 @@ fn join(items: impl Iterator<Item = impl std::fmt::Display>) -> String {
         .map(|item| item.to_string())
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::certificates::CertificateFiles;
+
+    #[test]
+    fn certificates_for_other_listeners_are_no_lack_of_certificates() {
+        let loaded = config::load(&config::Inputs::default());
+        let mut config = loaded.config.clone().unwrap();
+        let lines = |config: &Config| {
+            let text = summary("name", config, &loaded);
+            let lines = text.lines().filter_map(|line| line.split_once("tls "));
+            lines.map(|(_, rest)| rest.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&config), ["off: there is no certificate"; 2]);
+        config.certificates.push(CertificateFiles {
+            listeners: vec!["192.0.2.8:5061".parse().unwrap()],
+            ..CertificateFiles::default()
+        });
+        let expected = ["listen.tls", "listen.dtls"].map(|key| {
+            format!("off: the certificates are for other listeners; set {key} for more")
+        });
+        assert_eq!(lines(&config), expected);
+    }
 }

@@ -10,6 +10,7 @@ use super::node::{Node, Raw};
 use super::schema::Settings;
 use super::setting::{FromText, List, Mistake, Setting, one_of, quote, wrong_type};
 use super::source::{Located, Location};
+use server::NatDiscovery;
 use server::certificates::{CertificateFiles, CertificateInfo, Certificates};
 
 /// A certificate and its key, as files.
@@ -71,6 +72,10 @@ pub(crate) struct ListenerPair {
     /// The listeners that use it; `None`: all that no other pair names.
     listen: Option<List<SocketAddr>>,
 }
+
+/// What to do if all pairs are for other listeners.
+const NAME_IT: &str =
+    "add its address to `listen` of a pair in tls.certificates, or add a pair without `listen`";
 
 /// The key with the addresses of listeners.
 const LISTEN: &str = "listen";
@@ -174,22 +179,60 @@ pub(super) fn check_listeners(
     report: &mut Report,
 ) {
     for listener in &list.value {
-        let address = listener.value;
-        match certificate_of(settings, address) {
+        match certificate_of(settings, listener.value) {
             Certificate::Present => {}
-            Certificate::OfOthers => {
-                let message = format!(
-                    "the listener {address} has no certificate: all pairs name other listeners"
-                );
-                let help = "add its address to `listen` of a pair in tls.certificates, or add a pair without `listen`";
-                report.push(Diagnostic::error(&listener.at, message).help(help));
-            }
+            Certificate::OfOthers => report.push(of_others(listener.value, &listener.at)),
             Certificate::Absent => {
                 report.push(Diagnostic::error(&list.at, message).help(help));
                 return;
             }
         }
     }
+}
+
+fn of_others(listener: SocketAddr, at: &Location) -> Diagnostic {
+    let message =
+        format!("the listener {listener} has no certificate: all pairs name other listeners");
+    Diagnostic::error(at, message).help(NAME_IT)
+}
+
+/// The TLS listeners that NAT behaviour discovery adds, each with the place of the address that they come from.
+fn discovery_listeners(settings: &Settings) -> Vec<(SocketAddr, &Location)> {
+    let Some(others) = &settings.nat_discovery_tls else {
+        return Vec::new();
+    };
+    let given = settings
+        .listen_tls
+        .as_ref()
+        .map_or(&[][..], |list| &list.value);
+    let given: Vec<SocketAddr> = given.iter().map(|listener| listener.value).collect();
+    let mut all = Vec::new();
+    for other in &others.value {
+        let added = NatDiscovery::added_listeners(other.value, &given);
+        all.extend(added.into_iter().map(|address| (address, &other.at)));
+    }
+    all
+}
+
+/// Without its certificate, the admin listener takes tokens from other hosts over HTTP.
+fn check_admin(settings: &Settings, report: &mut Report) {
+    let Some(admin) = &settings.admin_listen else {
+        return;
+    };
+    let AdminListen::At(address) = admin.value else {
+        return;
+    };
+    if certificate_of(settings, address) != Certificate::OfOthers {
+        return;
+    }
+    let message =
+        format!("the admin listener {address} has only HTTP: all pairs name other listeners");
+    let diagnostic = match address.ip().to_canonical().is_loopback() {
+        true => Diagnostic::warning(&admin.at, message),
+        false => Diagnostic::error(&admin.at, message)
+            .label("other hosts would send tokens in clear text"),
+    };
+    report.push(diagnostic.help(NAME_IT));
 }
 
 /// Each address of `listen` is that of a listener.
@@ -208,6 +251,11 @@ fn check_names(settings: &Settings, report: &mut Report) {
     {
         known.push(address);
     }
+    known.extend(
+        discovery_listeners(settings)
+            .iter()
+            .map(|(address, _)| *address),
+    );
     for pair in pairs(settings) {
         let Some(list) = &pair.value.listen else {
             continue;
@@ -260,6 +308,12 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
             check_listeners(settings, listen, (&message, &help), report);
         }
     }
+    for (address, at) in discovery_listeners(settings) {
+        if certificate_of(settings, address) == Certificate::OfOthers {
+            report.push(of_others(address, at));
+        }
+    }
+    check_admin(settings, report);
 }
 
 /// Warns about a certificate that is not valid now, because clients reject it. The server starts nevertheless, because
@@ -272,5 +326,78 @@ fn judge_time(info: &CertificateInfo, at: &Location, report: &mut Report) {
     } else if !info.has_begun() {
         let message = format!("the certificate in {place} is not valid yet");
         report.push(Diagnostic::warning(at, message).help("check the clock of this machine"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::config::{Inputs, load};
+
+    /// What is wrong with a configuration that has one pair, for these listeners; and whether a server starts with it.
+    fn judge(text: &str, listen: &str) -> (Vec<String>, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pair.pem");
+        let pem = Certificates::self_signed_pem(&["turn.example.org".to_owned()]).unwrap();
+        std::fs::write(&path, pem).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let pair =
+            format!("[[tls.certificates]]\ncertificate = {path:?}\nkey = {path:?}\n{listen}");
+        let loaded = load(&Inputs {
+            file: Some(("hairpin.toml".to_owned(), format!("{text}{pair}\n"))),
+            ..Inputs::default()
+        });
+        (loaded.one_line_each(), loaded.config.is_some())
+    }
+
+    #[test]
+    fn an_admin_listener_that_others_reach_has_a_certificate_if_another_listener_has() {
+        let judge_at = |admin: &str, listen: &str| {
+            let text = format!(
+                "[listen]\ntls = [\"192.0.2.8:443\"]\ndtls = []\n[admin]\nlisten = \"{admin}\"\nallow_remote = true\n"
+            );
+            judge(&text, listen)
+        };
+        let of_other = "listen = [\"192.0.2.8:443\"]";
+        for (admin, starts) in [
+            ("192.0.2.8:9641", false),
+            ("0.0.0.0:9641", false),
+            ("127.0.0.1:9641", true),
+            ("[::1]:9641", true),
+        ] {
+            let (lines, has_started) = judge_at(admin, of_other);
+            assert_eq!((lines.len(), has_started), (1, starts), "{lines:?}");
+            let expected = format!("the admin listener {admin} has only HTTP");
+            assert!(lines[0].contains(&expected), "{lines:?}");
+            assert!(
+                lines[0].contains("add its address to `listen`"),
+                "{lines:?}"
+            );
+            assert_eq!(judge_at(admin, ""), (vec![], true));
+            let both = format!("listen = [\"192.0.2.8:443\", \"{admin}\"]");
+            assert_eq!(judge_at(admin, &both), (vec![], true));
+        }
+        for admin in ["auto", "off"] {
+            assert_eq!(judge_at(admin, of_other), (vec![], true));
+        }
+    }
+
+    #[test]
+    fn a_pair_can_name_all_listeners_of_nat_discovery_and_none_of_them_is_forgotten() {
+        let text = "[listen]\nudp = [\"192.0.2.1:3478\"]\ntls = [\"192.0.2.1:5349\"]\ndtls = []\n\
+                    [nat_discovery]\ntls = [\"192.0.2.2:5350\"]\n";
+        let given = "\"192.0.2.1:5349\", \"192.0.2.2:5350\"";
+        let all = format!("listen = [{given}, \"192.0.2.1:5350\", \"192.0.2.2:5349\"]");
+        assert_eq!(judge(text, &all), (vec![], true));
+        assert_eq!(judge(text, ""), (vec![], true));
+        let (lines, has_started) = judge(text, &format!("listen = [{given}]"));
+        assert!(!has_started);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        for (line, address) in lines.iter().zip(["192.0.2.1:5350", "192.0.2.2:5349"]) {
+            let expected = format!("the listener {address} has no certificate");
+            assert!(line.contains(&expected), "{line}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What the UDP listeners carry, and the workers' DTLS.
 
 use super::Builder;
-use crate::certificates::OfListeners;
+use crate::certificates::{Certificates, OfListeners};
 use crate::connections::WorkerLimits;
 use crate::dtls::{Dtls, ListenerProtocols, Shared};
 use crate::error::StartError;
@@ -51,15 +51,14 @@ impl Builder {
     }
 
     /// The certificates of each UDP listener, in the order of their numbers.
-    fn certificates_of_listeners(&self) -> Result<OfListeners, StartError> {
-        let certificates = self
-            .certificates
-            .as_ref()
-            .ok_or(StartError::NoCertificate)?;
+    fn certificates_of_listeners(
+        &self,
+        certificates: &Certificates,
+    ) -> Result<OfListeners, StartError> {
         let own = |(address, carries): (SocketAddr, ListenerProtocols)| {
             let own = certificates.at(address);
             match carries != ListenerProtocols::Plain && own.is_empty() {
-                true => Err(StartError::NoCertificate),
+                true => Err(StartError::NoCertificate(address)),
                 false => Ok(own),
             }
         };
@@ -73,11 +72,13 @@ impl Builder {
         workers: &mut [Worker],
         limits: &WorkerLimits,
     ) -> Result<(), StartError> {
-        if self.listen_dtls.is_empty() {
+        let Some(first) = self.listen_dtls.first() else {
             return Ok(());
-        }
+        };
+        let certificates = self.certificates.as_ref();
+        let certificates = certificates.ok_or(StartError::NoCertificate(*first))?;
         let shared = Shared {
-            certificates: Arc::new(self.certificates_of_listeners()?),
+            certificates: Arc::new(self.certificates_of_listeners(certificates)?),
             // One key for all workers: the cookie may come back to another one.
             cookies: CookieKey::new(&random::seed().map_err(StartError::Randomness)?),
             carries: self.carries()?,

@@ -62,12 +62,9 @@ impl Builder {
     /// others.
     pub(super) fn bind_streams(&self, workers: usize) -> Result<BoundStreams, StartError> {
         let configs = self.tls_configs();
-        if self
-            .listen_tls
-            .iter()
-            .any(|address| configs.at(*address).is_none())
-        {
-            return Err(StartError::NoCertificate);
+        let is_without = |address: &&SocketAddr| configs.at(**address).is_none();
+        if let Some(address) = self.listen_tls.iter().find(is_without) {
+            return Err(StartError::NoCertificate(*address));
         }
         for list in [&self.listen_tcp, &self.listen_tls] {
             let is_again = |(at, address): &(usize, &SocketAddr)| {

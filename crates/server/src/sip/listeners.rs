@@ -187,7 +187,7 @@ fn bind_all(
         let accept = tls.accept.at(address).filter(|_| transport.is_secure());
         let accept = accept.map(without_alpn);
         if transport.is_secure() && accept.is_none() {
-            return Err(StartError::NoCertificate);
+            return Err(StartError::NoCertificate(address));
         }
         let (local, group) = match inherited.tcp(address, workers)? {
             Some(group) => (address, group),

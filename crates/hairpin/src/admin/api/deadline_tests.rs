@@ -1,5 +1,6 @@
 //! All operations on a store end in time for a response, and the response says what was done. In virtual time.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use stores::{Found, Shared};
@@ -73,6 +74,37 @@ impl Directory for Slow {
     }
 }
 
+/// The audit lines that are written while `test` runs: of each, the part behind the realm.
+fn audit_lines(test: impl FnOnce()) -> Vec<String> {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, test);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines = text.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("realm=\"a\" ")?;
+        Some(rest.split_once("by=")?.0.trim_end().to_owned())
+    });
+    lines.collect()
+}
+
+/// The text of a log.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The error of a request to a store whose changes take `each`. It comes within [`TIME`].
 fn error(each: Duration, request: impl AsyncFnOnce(Open) -> Result<Value, Problem>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -120,23 +152,62 @@ fn an_import_ends_in_time_and_says_how_many_users_it_has_made() {
     );
 }
 
+async fn set_realm(open: Open) -> Result<Value, Problem> {
+    let origins = vec![
+        "https://a.example".to_owned(),
+        "https://b.example".to_owned(),
+    ];
+    let realm = Realm {
+        origins,
+        max_bps: Some(7),
+        ..Realm::default()
+    };
+    open.set_realm("a", realm).await
+}
+
 #[test]
 fn a_realm_is_set_in_time_and_the_response_says_what_was_set() {
-    let text = error(Duration::from_secs(3), async |open: Open| {
-        let origins = vec![
-            "https://a.example".to_owned(),
-            "https://b.example".to_owned(),
-        ];
-        let realm = Realm {
-            origins,
-            max_bps: Some(7),
-            ..Realm::default()
-        };
-        open.set_realm("a", realm).await
-    });
+    let text = error(Duration::from_secs(3), set_realm);
     assert_eq!(
         text,
         "the sqlite store failed: the time for this request is over; changed 2 of 3: origin=https://a.example, \
          origin=https://b.example; not changed: max-bps=7; repeat the command for these"
     );
+}
+
+#[test]
+fn each_change_of_a_realm_has_its_audit_line_at_once() {
+    let [a, b] = ["a", "b"].map(|name| format!("origin=\"https://{name}.example\""));
+    let third = "max-bps=\"7\" outcome=\"failed\"".to_owned();
+    let lines = |each: u64, given_up_after: Duration| {
+        audit_lines(|| {
+            error(Duration::from_millis(each), async |open: Open| {
+                let outcome = tokio::time::timeout(given_up_after, set_realm(open)).await;
+                outcome.unwrap_or_else(|_| Err(Problem::bad_request("it is given up")))
+            });
+        })
+    };
+    // The third is cut off after 7 s.
+    assert_eq!(lines(3_000, TIME * 2), [a.clone(), b.clone(), third]);
+    // The third does not begin.
+    assert_eq!(lines(3_500, TIME * 2), [a.clone(), b.clone()]);
+    // The process ends during the second.
+    assert_eq!(lines(3_000, Duration::from_secs(5)), [a]);
+}
+
+#[test]
+fn a_change_that_does_not_begin_in_time_has_no_audit_line() {
+    let lines = audit_lines(|| {
+        for is_new in [true, false] {
+            let text = error(Duration::ZERO, async |open: Open| {
+                tokio::time::sleep(TIME).await;
+                match is_new {
+                    true => open.add_secret("a", Secret::default()).await,
+                    false => open.delete_user("a", "user").await,
+                }
+            });
+            assert!(text.contains("the time for this request is over"), "{text}");
+        }
+    });
+    assert_eq!(lines, [""; 0]);
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stores::realm_changes::{change_realm, removal_of_realm, settings_of_realm, within};
-use stores::{Directory, Keys, Kind, RealmOption, Store, StoreFuture, StoreSettings};
+use stores::realm_changes::{
+    RealmChange, change_realm, is_over, removal_of_realm, settings_of_realm, within,
+};
+use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
 use tokio::time::Instant;
 
 use super::access::Caller;
@@ -123,8 +125,17 @@ impl Open {
         audit.with("realm", realm)
     }
 
+    /// An error if the time for the request is over, so that no change begins. Such a change has no audit line.
+    fn check_time(&self) -> Result<(), Problem> {
+        match is_over(Some(self.deadline)) {
+            true => Err(failed(self.kind, &StoreError::Deadline)),
+            false => Ok(()),
+        }
+    }
+
     /// Makes a change, and writes its audit line.
     async fn change<T>(&self, audit: Audit<'_>, change: StoreFuture<'_, T>) -> Result<T, Problem> {
+        self.check_time()?;
         let outcome = self.wait(change).await;
         self.log(audit, outcome.is_ok());
         outcome
@@ -245,6 +256,7 @@ impl Open {
         deleted: StoreFuture<'_, bool>,
         missing: String,
     ) -> Result<Value, Problem> {
+        self.check_time()?;
         let outcome = self.wait(deleted).await;
         if let Ok(false) = outcome {
             return Err(Problem::not_found(missing));
@@ -320,18 +332,12 @@ impl Open {
         }
         let directory = self.directory()?;
         let deadline = Some(self.deadline);
-        let making = change_realm(directory, name, changes.clone(), self.timeout, deadline);
-        let outcome = making.await;
-        let made = match &outcome {
-            Ok(()) => changes.len(),
-            Err(partial) => partial.made.len(),
-        };
-        // The first change that has no response in time may have been made.
-        for (number, change) in changes.iter().take(made + 1).enumerate() {
+        let log = |change: &RealmChange, is_made| {
             let (field, value) = change.field();
-            let audit = self.audit("realm.set", name).with(field, &value);
-            self.log(audit, number < made);
-        }
+            self.log(self.audit("realm.set", name).with(field, &value), is_made);
+        };
+        let making = change_realm(directory, name, changes, self.timeout, deadline, log);
+        let outcome = making.await;
         outcome.map_err(|partial| failed(self.kind, &partial))?;
         Ok(json!({}))
     }
@@ -345,14 +351,19 @@ impl Open {
             return Err(Problem::not_found(message));
         }
         let deadline = Some(self.deadline);
-        let outcome = change_realm(directory, name, changes, self.timeout, deadline).await;
-        // One line for all rows, also if only some were deleted.
-        let audit = self.audit("realm.del", name);
-        let audit = match &outcome {
-            Ok(()) => audit,
-            Err(partial) => audit.with("removed", &partial.count()),
-        };
-        self.log(audit, outcome.is_ok());
+        let mut has_begun = false;
+        let note = |_: &RealmChange, _| has_begun = true;
+        let making = change_realm(directory, name, changes, self.timeout, deadline, note);
+        let outcome = making.await;
+        if has_begun {
+            // One line for all rows, also if only some were deleted.
+            let audit = self.audit("realm.del", name);
+            let audit = match &outcome {
+                Ok(()) => audit,
+                Err(partial) => audit.with("removed", &partial.count()),
+            };
+            self.log(audit, outcome.is_ok());
+        }
         outcome.map_err(|partial| failed(self.kind, &partial))?;
         Ok(json!({}))
     }

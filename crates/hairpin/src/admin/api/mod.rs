@@ -43,6 +43,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Limit of concurrent event streams. Each open live page has one.
 const MAX_EVENT_STREAMS: usize = 8;
+/// Limit of a body in bytes: ten times the longest useful body.
+const MAX_BODY_BYTES: usize = 16 << 10;
 /// Limit of the text with users in one request, in bytes.
 const MAX_IMPORT_BYTES: usize = 256 << 10;
 /// Operations on a store end this long before the response must be ready. So the response says what was done.
@@ -144,10 +146,19 @@ impl Api {
         if found.route.operation == Operation::Events {
             return self.events(peer);
         }
-        if !found.route.body.is_empty() {
-            check_type(head.headers.get(CONTENT_TYPE), &body)?;
-        }
         let deadline = peer.begun + RESPONSE_WITHIN - STORE_EARLIER;
+        let body = match found.route.body.is_empty() {
+            true => Bytes::new(),
+            false => {
+                check_type(head.headers.get(CONTENT_TYPE), &body)?;
+                let most = match found.route.operation {
+                    Operation::ImportUsers => MAX_IMPORT_BYTES,
+                    _ => MAX_BODY_BYTES,
+                };
+                let body = timeout_at(deadline, values::body(most, body)).await;
+                body.unwrap_or_else(|_| Err(late_body()))?
+            }
+        };
         let result = self.perform(found, query, body, (caller, deadline), applied);
         let result = result.await?;
         Ok(response(StatusCode::OK, JSON, result))
@@ -157,7 +168,7 @@ impl Api {
         &self,
         found: Match<'_>,
         query: Query,
-        body: hyper::body::Incoming,
+        body: Bytes,
         (caller, deadline): (Caller, Instant),
         applied: Arc<Applied>,
     ) -> Result<String, Problem> {
@@ -179,10 +190,10 @@ impl Api {
             Operation::Trunks => sip::trunks(&inner.shared),
             Operation::Trace => sip::trace(&inner.shared, &query).await?,
             Operation::ExplainRoute => {
-                sip::explain_route(&inner.shared, values::json(body).await?).await?
+                sip::explain_route(&inner.shared, values::json(&body)?).await?
             }
             Operation::Upgrade => {
-                let timeout = upgrade_timeout(&values::json(body).await?)?;
+                let timeout = upgrade_timeout(&values::json(&body)?)?;
                 let change = Change::Upgrade(timeout);
                 self.change(change, "server.upgrade", caller).await?
             }
@@ -254,6 +265,15 @@ fn late() -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
+/// 408: the body has not arrived, so nothing has begun.
+fn late_body() -> Problem {
+    let seconds = (RESPONSE_WITHIN - STORE_EARLIER).as_secs();
+    let message = format!(
+        "the body did not arrive within {seconds} s, so nothing was changed: send all of it at once"
+    );
+    Problem::new(StatusCode::REQUEST_TIMEOUT, message)
+}
+
 /// The nodes of the cluster.
 fn nodes(shared: &Shared) -> Result<Value, Problem> {
     nodes::list(shared).map_err(|refusal| Problem::not_found(refusal.error))
@@ -288,7 +308,7 @@ async fn in_store(
     operation: Operation,
     name: String,
     query: Query,
-    body: hyper::body::Incoming,
+    body: Bytes,
     (caller, deadline): (Caller, Instant),
     applied: Arc<Applied>,
 ) -> Result<Value, Problem> {
@@ -296,17 +316,14 @@ async fn in_store(
     let realm = query.get("realm").unwrap_or(&applied.realm);
     match operation {
         Operation::Users => open.users(&query).await,
-        Operation::ImportUsers => {
-            let body = values::json_up_to(MAX_IMPORT_BYTES, body).await?;
-            open.import_users(realm, body).await
-        }
-        Operation::PutUser => open.put_user(realm, &name, values::json(body).await?).await,
+        Operation::ImportUsers => open.import_users(realm, values::json(&body)?).await,
+        Operation::PutUser => open.put_user(realm, &name, values::json(&body)?).await,
         Operation::DeleteUser => open.delete_user(realm, &name).await,
         Operation::Secrets => open.secrets(realm).await,
-        Operation::AddSecret => open.add_secret(realm, values::json(body).await?).await,
-        Operation::DeleteSecret => open.delete_secret(realm, values::json(body).await?).await,
+        Operation::AddSecret => open.add_secret(realm, values::json(&body)?).await,
+        Operation::DeleteSecret => open.delete_secret(realm, values::json(&body)?).await,
         Operation::Realms => open.realms().await,
-        Operation::SetRealm => open.set_realm(&name, values::json(body).await?).await,
+        Operation::SetRealm => open.set_realm(&name, values::json(&body)?).await,
         Operation::DeleteRealm => open.delete_realm(&name).await,
         _ => Err(Problem::not_found("this is not in the store")),
     }

@@ -1,13 +1,10 @@
 //! The parameters and the JSON body of a request.
 
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-
-/// Limit of the body in bytes: ten times the longest useful body.
-const MAX_BODY_BYTES: usize = 16 << 10;
 
 /// The parameters of a URI, decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,23 +86,19 @@ pub(super) fn decode(text: &str) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// Reads a JSON body. An empty body counts as `{}`.
-pub(super) async fn json<T: DeserializeOwned>(body: Incoming) -> Result<T, Problem> {
-    json_up_to(MAX_BODY_BYTES, body).await
-}
-
-/// Reads a JSON body of at most this many bytes.
-pub(super) async fn json_up_to<T: DeserializeOwned>(
-    most: usize,
-    body: Incoming,
-) -> Result<T, Problem> {
+/// Reads a body of at most this many bytes.
+pub(super) async fn body(most: usize, body: Incoming) -> Result<Bytes, Problem> {
     let body = Limited::new(body, most).collect().await;
     let body = body.map_err(|_| {
         let message = format!("the body is incomplete or too long: send at most {most} bytes");
         Problem::bad_request(message)
     })?;
-    let bytes = body.to_bytes();
-    let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+    Ok(body.to_bytes())
+}
+
+/// Reads the JSON of a body. An empty body counts as `{}`.
+pub(super) fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let text: &[u8] = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(text).map_err(|error| {
         Problem::bad_request(format!(
             "the body is not valid ({error}): see /api/v1/openapi.json"

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
-use stores::realm_changes::{change_realm, removal_of_realm, settings_of_realm};
+use stores::realm_changes::{RealmChange, change_realm, removal_of_realm, settings_of_realm};
 use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
 
 use super::serve::{databases, random_secret};
@@ -349,16 +349,17 @@ fn set_realm(args: &RealmSet) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     };
     let directory = open.directory()?;
-    let making = change_realm(directory, &args.name, changes.clone(), open.timeout, None);
-    let outcome = open.runtime.block_on(making);
-    let made = match &outcome {
-        Ok(()) => &changes,
-        Err(partial) => &partial.made,
-    };
-    for change in made {
+    // At once: a signal can end this process before the last change.
+    let write = |change: &RealmChange, is_made| {
         let (name, value) = change.field();
-        open.audit("realm.set").with(name, &value).write();
-    }
+        let audit = open.audit("realm.set").with(name, &value);
+        match is_made {
+            true => audit.write(),
+            false => audit.with("outcome", "failed").write(),
+        }
+    };
+    let making = change_realm(directory, &args.name, changes, open.timeout, None, write);
+    let outcome = open.runtime.block_on(making);
     outcome.map_err(|partial| anyhow!("the {} store failed: {partial}", open.kind.name()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -376,7 +377,8 @@ fn delete_realm(args: &RealmDel) -> Result<ExitCode> {
             args.name
         );
     }
-    let removal = change_realm(directory, &args.name, changes, open.timeout, None);
+    let note = |_: &RealmChange, _| {};
+    let removal = change_realm(directory, &args.name, changes, open.timeout, None, note);
     let outcome = open.runtime.block_on(removal);
     let audit = open.audit("realm.del");
     match &outcome {

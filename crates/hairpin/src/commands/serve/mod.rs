@@ -10,6 +10,7 @@ mod explain;
 mod kernel;
 pub(super) mod log;
 mod log_json;
+mod names;
 #[cfg(test)]
 mod panic_tests;
 mod plan;
@@ -280,13 +281,9 @@ fn banner(
         tls: running.tls_listeners(),
         dtls: running.dtls_listeners(),
     };
-    let server_name = running.server_name();
-    let uris = plan::uris(
-        &listeners,
-        &config.external_ip,
-        machine,
-        server_name.as_deref(),
-    );
+    let certificates = running.certificates();
+    let name_at = |listener| names::at(certificates.as_ref()?, config, listener);
+    let uris = plan::uris(&listeners, &config.external_ip, machine, &name_at);
     let access = match &args.config {
         Some(file) => {
             let has_secret = !config.secrets.is_empty() && made_up_secret.is_none();

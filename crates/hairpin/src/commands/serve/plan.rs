@@ -118,13 +118,13 @@ pub(crate) fn random_secret() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// URIs for clients, only the most useful ones. Those of TLS have the name of the certificate. There are public
-/// addresses if any exist, and loopback only if nothing else exists.
+/// URIs for clients, only the most useful ones. Those of TLS and DTLS have the name of their listener's certificate,
+/// which `name_at` finds. There are public addresses if any exist, and loopback only if nothing else exists.
 pub(super) fn uris(
     listeners: &Listeners,
     external: &[ExternalIp],
     machine: &Machine,
-    server_name: Option<&str>,
+    name_at: &dyn Fn(SocketAddr) -> Option<String>,
 ) -> Vec<String> {
     // RFC 7065: turn:host:port?transport=udp, with brackets around an IPv6 address.
     let of = |list: &[SocketAddr], transport: &'static str| {
@@ -143,8 +143,8 @@ pub(super) fn uris(
         let is_own = |address: &&SocketAddr| !plain.contains(address);
         let own: Vec<_> = secure.iter().filter(is_own).copied().collect();
         let secure = if own.is_empty() { secure } else { &own };
-        for address in addresses(secure, external, machine) {
-            let host = server_name.map_or_else(
+        for (listener, address) in reachable_addresses(secure, external, machine) {
+            let host = name_at(listener).map_or_else(
                 || address.to_string(),
                 |name| format!("{name}:{}", address.port()),
             );
@@ -164,6 +164,21 @@ pub(super) fn addresses(
     machine: &Machine,
 ) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
+    for (_, address) in reachable_addresses(listeners, external, machine) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+/// Each listener with the addresses that clients can use.
+fn reachable_addresses(
+    listeners: &[SocketAddr],
+    external: &[ExternalIp],
+    machine: &Machine,
+) -> Vec<(SocketAddr, SocketAddr)> {
+    let mut addresses: Vec<(SocketAddr, SocketAddr)> = Vec::new();
     for listener in listeners {
         let ips = if listener.ip().is_unspecified() {
             machine.reachable(listener.is_ipv4())
@@ -172,13 +187,12 @@ pub(super) fn addresses(
         };
         for ip in ips {
             let address = SocketAddr::new(seen_as(ip, external), listener.port());
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
+            addresses.push((*listener, address));
         }
     }
-    if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        addresses.retain(|address| !address.ip().is_loopback());
+    let is_loopback = |address: &SocketAddr| address.ip().is_loopback();
+    if addresses.iter().any(|(_, address)| !is_loopback(address)) {
+        addresses.retain(|(_, address)| !is_loopback(address));
     }
     addresses
 }
@@ -296,6 +310,34 @@ mod tests {
         assert!(relays(&config(), &machine(&[], &[])).is_err());
     }
 
+    fn no_name(_: SocketAddr) -> Option<String> {
+        None
+    }
+
+    #[test]
+    fn uris_have_the_name_of_the_certificate_of_their_listener() {
+        let host = machine(&["127.0.0.1", "10.0.0.5"], &["10.0.0.5"]);
+        let secure = addresses(&["10.0.0.5:443", "0.0.0.0:5349", "10.0.0.5:5350"]);
+        let all = Listeners {
+            tls: secure.clone(),
+            dtls: secure,
+            ..Listeners::default()
+        };
+        let name = |listener: SocketAddr| match listener.port() {
+            443 => Some("web.example.org".to_owned()),
+            5349 => Some("turn.example.org".to_owned()),
+            _ => None,
+        };
+        let expected = ["tcp", "udp"].map(|transport| {
+            [
+                format!("turns:web.example.org:443?transport={transport}"),
+                format!("turns:turn.example.org:5349?transport={transport}"),
+                format!("turns:10.0.0.5:5350?transport={transport}"),
+            ]
+        });
+        assert_eq!(uris(&all, &[], &host, &name), expected.concat());
+    }
+
     #[test]
     fn uris_name_what_clients_can_reach() {
         let host = machine(&["127.0.0.1", "10.0.0.5"], &["10.0.0.5"]);
@@ -309,21 +351,21 @@ mod tests {
         };
         let loopback = udp(&["127.0.0.1:3478"]);
         assert_eq!(
-            uris(&loopback, &[], &host, None),
+            uris(&loopback, &[], &host, &no_name),
             ["turn:127.0.0.1:3478?transport=udp"]
         );
         let wildcard = udp(&["0.0.0.0:3478", "127.0.0.1:3478"]);
         assert_eq!(
-            uris(&wildcard, &[], &host, None),
+            uris(&wildcard, &[], &host, &no_name),
             ["turn:10.0.0.5:3478?transport=udp"]
         );
         assert_eq!(
-            uris(&wildcard, &external, &host, None),
+            uris(&wildcard, &external, &host, &no_name),
             ["turn:203.0.113.5:3478?transport=udp"]
         );
         let v6 = udp(&["[2001:db8::2]:5349"]);
         assert_eq!(
-            uris(&v6, &external, &host, None),
+            uris(&v6, &external, &host, &no_name),
             ["turn:[2001:db8::2]:5349?transport=udp"]
         );
         let both = Listeners {
@@ -331,7 +373,7 @@ mod tests {
             ..loopback
         };
         assert_eq!(
-            uris(&both, &[], &host, None),
+            uris(&both, &[], &host, &no_name),
             [
                 "turn:127.0.0.1:3478?transport=udp",
                 "turn:10.0.0.5:443?transport=tcp"
@@ -341,7 +383,7 @@ mod tests {
         config.self_signed = true;
         let found = listeners(&config, &machine(&["127.0.0.1"], &[])).unwrap();
         assert_eq!(found.tls, addresses(&["127.0.0.1:3478", "127.0.0.1:5349"]));
-        let all = uris(&found, &[], &host, Some("turn.example.org"));
+        let all = uris(&found, &[], &host, &|_| Some("turn.example.org".to_owned()));
         assert_eq!(
             all[2..],
             [

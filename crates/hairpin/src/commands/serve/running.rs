@@ -17,6 +17,7 @@ use server::{
 
 use super::databases::Databases;
 use super::explain::explain;
+use super::names::LOCALHOST;
 use super::plan::{Listeners, Machine};
 use super::settings::{snapshot, with_databases};
 use super::sip_tls;
@@ -275,20 +276,6 @@ impl RunningServer {
         self.running.observer().certificates().cloned()
     }
 
-    /// The first DNS name of the default certificate, if clients can trust it.
-    pub(super) fn server_name(&self) -> Option<String> {
-        let observer = self.running.observer();
-        let certificates = observer.certificates()?;
-        let first = || certificates.info().into_iter().next();
-        let info = certificates.default_info().or_else(first)?;
-        let is_name = |name: &&String| name.parse::<IpAddr>().is_err() && !name.starts_with("*.");
-        info.names
-            .iter()
-            .find(is_name)
-            .filter(|name| *name != LOCALHOST)
-            .cloned()
-    }
-
     /// The SIP listeners over UDP and TCP, with the real ports.
     pub(super) fn sip_listeners(&self) -> Vec<SocketAddr> {
         self.running.sip_listeners().to_vec()
@@ -483,9 +470,6 @@ fn offload(config: &Config) -> Offload {
     offload.channels = config.offload_channels;
     offload
 }
-
-/// The name in certificates that the server makes itself.
-const LOCALHOST: &str = "localhost";
 
 /// The certificates of the configuration. Without any, and with `tls.self_signed`, a certificate for this machine that
 /// no client trusts.
