@@ -1,9 +1,9 @@
 //! `cargo xtask bench-report`: makes the benchmark reports in docs/benchmarks anew, and the tables in the pages that
 //! quote them.
 //!
-//! Each report is one run of `hairpin bench`, which writes `NAME.json` and `NAME.html`. `figures.md` has all their
-//! tables. In other pages, a table stands between `<!-- table NAME -->` and `<!-- end -->`, and is written from the
-//! JSON: nobody copies figures by hand.
+//! Each report is one run of `hairpin bench`, which writes `report-NAME.json` and `report-NAME.html`. (The book makes
+//! `NAME.html` of the page `NAME.md`.) `figures.md` has all their tables. In other pages, a table stands between
+//! `<!-- table NAME -->` and `<!-- end -->`, and is written from the JSON: nobody copies figures by hand.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let text = std::fs::read_to_string(&page)
             .with_context(|| format!("cannot read {}", page.display()))?;
         let new = with_tables(&text, |name| {
-            let file = folder.join(format!("{name}.json"));
+            let file = folder.join(format!("report-{name}.json"));
             let json = std::fs::read_to_string(&file)
                 .with_context(|| format!("cannot read {}", file.display()))?;
             table(&serde_json::from_str(&json)?)
@@ -136,7 +136,7 @@ fn measure(binary: &Path, folder: &Path, made: &Made, options: &Options) -> Resu
     command.args(&options.extra);
     for (flag, ending) in [("--json", "json"), ("--html", "html")] {
         command.arg(flag);
-        command.arg(folder.join(format!("{}.{ending}", made.name)));
+        command.arg(folder.join(format!("report-{}.{ending}", made.name)));
     }
     let status = command.status().context("cannot run hairpin bench")?;
     ensure!(
@@ -153,12 +153,12 @@ fn page_of_figures(folder: &Path) -> Result<String> {
         "# All figures\n\nWritten by `cargo xtask bench-report`. How they are measured: [benchmarking](../benchmarking.md).\n",
     );
     for Made { name, .. } in &REPORTS {
-        let file = folder.join(format!("{name}.json"));
+        let file = folder.join(format!("report-{name}.json"));
         if file.exists() {
             // Writing to a string cannot fail.
             let _ = write!(
                 page,
-                "\n## {name}\n\n[{name}.html]({name}.html) has the plots, [{name}.json]({name}.json) every measurement.\n\n\
+                "\n## {name}\n\n[report-{name}.html](report-{name}.html) has the plots,\n[report-{name}.json](report-{name}.json) every measurement.\n\n\
                  <!-- table {name} -->\n<!-- end -->\n"
             );
         }
