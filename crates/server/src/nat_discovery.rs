@@ -48,8 +48,9 @@ impl NatDiscovery {
         self.add_listeners(&mut udp, &mut tcp, &mut tls).map(drop)
     }
 
-    /// The listeners that the other address and port `other` adds to `listeners`: at most three. None if the list has
-    /// no listener of its family.
+    /// The listeners that the other address and port `other` adds to `listeners`: at most three. `other` belongs to the
+    /// first listener of its IP family. Together they have two addresses and two ports, which make four listeners.
+    /// Those that the list lacks are the result. It is empty if the list has no listener of that family.
     #[must_use]
     pub fn added_listeners(other: SocketAddr, listeners: &[SocketAddr]) -> Vec<SocketAddr> {
         let first = listeners

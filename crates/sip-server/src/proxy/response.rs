@@ -33,12 +33,13 @@ fn attempt_failure(failure: &Failure, is_heard: bool) -> Option<AttemptFailure> 
     }
 }
 
-/// Whether another flow of the phone is tried after this failure (RFC 5626 §7): the phone has not responded.
+/// Whether another flow of the phone is tried after this failure (RFC 5626 §7). This is so only if the phone itself has
+/// not responded. `is_node`: the request was for another node, not for a phone's flow at this node.
 fn is_of_flow(failure: &Failure, is_node: bool) -> bool {
     match failure {
         // A flow that is silent has failed as well; its binding stays, for it may be a phone that sleeps.
         Failure::TimedOut | Failure::TransportFailed => true,
-        // The node was not asked: it is overloaded, say.
+        // This server did not send the request, for example to a node that is overloaded. Then another node is tried.
         Failure::Refused(RequestError::HeldBack) | Failure::LeftAlone | Failure::Forbidden => {
             is_node
         }

@@ -305,7 +305,7 @@ fn a_flow_of_this_node_comes_before_one_of_another_node_rfc5626_7() {
     }
 }
 
-/// The phones that the INVITEs to this node are for, as their Route says.
+/// Of each INVITE to this node, the parameter of its Route that says which phones it is for. An example is `only=7`.
 fn asked_at(world: &World, place: usize) -> Vec<String> {
     let texts = world.nodes[place].texts.iter();
     let texts = texts.filter(|it| it.starts_with("INVITE"));

@@ -74,7 +74,8 @@ impl Directory for Slow {
     }
 }
 
-/// The audit lines that are written while `test` runs: of each, the part behind the realm.
+/// The audit lines of realm `a` that are written while `test` runs. Of each, it returns the part between the realm and
+/// `by=`.
 fn audit_lines(test: impl FnOnce()) -> Vec<String> {
     let log = Log::default();
     let writer = log.clone();

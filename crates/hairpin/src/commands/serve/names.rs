@@ -9,8 +9,8 @@ use crate::config::Config;
 /// The name in certificates that the server makes itself. Clients on other machines cannot use it.
 pub(super) const LOCALHOST: &str = "localhost";
 
-/// The first DNS name of the certificate that a TLS or DTLS listener shows, if clients can use it. `listener` has the
-/// real port.
+/// The first DNS name of the default certificate of a TLS or DTLS listener. IP addresses and wildcard names do not
+/// count. `None` if there is no such name, or if it is [`LOCALHOST`]. `listener` has the real port.
 pub(super) fn at(
     certificates: &Certificates,
     config: &Config,
