@@ -103,8 +103,11 @@ impl Target {
                     mono: self.now,
                     unix_s: self.now.0 / 1_000_000_000,
                 };
-                self.engine
-                    .observe_service(2000, Duration::from_millis(100));
+                // In batches, as workers report it.
+                for _ in 0..125 {
+                    self.engine
+                        .observe_service(16, Duration::from_micros(16 * 50));
+                }
                 self.engine.observe_backlog(now, backlog);
             }
             b'u' => {

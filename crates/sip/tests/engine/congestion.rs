@@ -25,7 +25,10 @@ fn world() -> World {
 fn congest(world: &mut World, node: usize, messages: u64) {
     let mono = world.now;
     let engine = &mut world.nodes[node].engine;
-    engine.observe_service(2000, Duration::from_millis(100));
+    // In batches, as workers report it: one long sample would be a stall of the processor.
+    for _ in 0..500 {
+        engine.observe_service(16, Duration::from_micros(16 * 50));
+    }
     let backlog = Backlog {
         messages,
         ..Backlog::default()
@@ -126,7 +129,7 @@ fn a_to_tag_counts_only_with_its_mac_and_a_made_up_one_is_new_work() {
     assert_eq!(incoming(&mut world, &invite), "request INVITE");
     world.run_until(2_100);
     let tag = tag_of(&text(&world.uas().last));
-    congest(&mut world, UAS, 5_000);
+    congest(&mut world, UAS, 5_100);
     // The source has had its share, and nothing new is accepted.
     for number in 100..3_000 {
         incoming(&mut world, &message("OPTIONS", number, same));

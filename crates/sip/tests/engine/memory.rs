@@ -142,7 +142,9 @@ fn a_refusal_by_congestion_control_allocates_nothing() {
     config.congestion.refusal_permille = 1000;
     config.key = HashKey::new([3; 16]);
     let mut engine = Engine::new(config, 1);
-    engine.observe_service(2000, Duration::from_millis(100));
+    for _ in 0..500 {
+        engine.observe_service(16, Duration::from_micros(16 * 50));
+    }
     let backlog = Backlog {
         messages: 10_000,
         ..Backlog::default()
