@@ -195,14 +195,19 @@ impl TestBed {
     }
 
     fn begin_congestion(&mut self) {
-        let took = Duration::from_millis(100);
-        self.engine.observe_service(2000, took);
+        // In batches, as workers report it: one long sample would be a stall of the processor.
+        for _ in 0..500 {
+            let took = Duration::from_micros(16 * 50);
+            self.engine.observe_service(16, took);
+        }
         self.congest();
     }
 
     fn congest(&mut self) {
         let backlog = Backlog {
-            messages: 1_000_000,
+            // The engine halves its estimate for a message again and again while it accepts nothing. With so many, the
+            // wait is above the tolerance even if a message takes a nanosecond.
+            messages: 1_000_000_000_000,
             ..Backlog::default()
         };
         self.engine.observe_backlog(self.now, backlog);
