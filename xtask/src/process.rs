@@ -223,7 +223,7 @@ fn descendants(id: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// Sends a signal to one process. A process that is gone already is no error.
+/// Sends a signal to one process. A process that has already ended is no error.
 fn send(signal: Signal, id: u32) {
     if let Ok(id) = i32::try_from(id) {
         let _ = kill(Pid::from_raw(id), signal);

@@ -155,7 +155,7 @@ impl AdmissionFilter {
         networks: impl Iterator<Item = (u128, u8)>,
     ) -> Result<(), BpfError> {
         for network in self.networks.drain(..) {
-            // A network that was named twice is gone by now.
+            // The first entry of a network that was named twice is already deleted.
             let _ = self.peers.remove(&network);
         }
         for (place, (address, length)) in (HASHED_PLACES as u32..).zip(networks.take(MAX_PEERS)) {

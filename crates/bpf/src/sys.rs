@@ -192,7 +192,7 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the memory stays where it is until the last handle is gone; all readers and writers use atomics.
+// SAFETY: the memory stays where it is until the last handle is dropped; all readers and writers use atomics.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

@@ -27,7 +27,7 @@ use crate::task;
 use crate::tcp::AllocateTcp;
 use crate::waiters::Waiters;
 
-/// How long the task goes on after the last handle is gone, to have its allocation released: three transmissions.
+/// How long the task goes on after the last handle is dropped, to have its allocation released: three transmissions.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The task runs as long as a handle exists.

@@ -42,8 +42,8 @@ pub trait Link: Send + Sync + 'static {
     fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
 }
 
-/// A UDP socket of its own, connected to the server: so the kernel drops datagrams of other senders, and reports ICMP
-/// errors.
+/// A UDP socket for one client, connected to the server. So the kernel drops datagrams of other senders, and reports
+/// ICMP errors.
 #[derive(Debug)]
 pub(crate) struct UdpLink(UdpSocket);
 

@@ -69,7 +69,7 @@ pub(crate) struct Core {
     pub(crate) stats: Stats,
     /// The message that is being sent.
     pub(crate) scratch: Vec<u8>,
-    /// Set when the last handle is gone: the task ends at the latest then.
+    /// Set when the last handle is dropped: the task ends at the latest then.
     pub(crate) end_at: Option<Mono>,
     /// The task has ended.
     pub(crate) closed: bool,

@@ -30,7 +30,7 @@ impl Drop for End {
     }
 }
 
-/// Works until the last handle is gone and the allocation is released.
+/// Works until the last handle is dropped and the allocation is released.
 pub(crate) async fn drive(shared: Arc<Shared>) {
     let end = End(Arc::clone(&shared));
     let mut buffer = vec![0; BUFFER_BYTES];

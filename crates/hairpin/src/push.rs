@@ -1,4 +1,4 @@
-//! Push notifications over HTTP (RFC 8599), for phones that sleep.
+//! Push notifications over HTTP (RFC 8599), for phones whose app is suspended.
 //!
 //! ```text
 //!  worker ── PushHook ──▶ queue (1,024) ── thread hairpin-push ──▶ POST to sip.push_gateway

@@ -2,7 +2,7 @@
 //!
 //! Linux reports them on unconnected sockets only if asked (IP_RECVERR, IPV6_RECVERR). Each error then waits in the
 //! error queue of the socket, with the destination of its datagram. It also makes the *next* call on the socket fail,
-//! regardless of the purpose of the call. Such a failure is gone once reported, so the call is repeated
+//! regardless of the purpose of the call. Such a failure is reported once, so the call is repeated
 //! ([`retry_after_icmp`]): the datagram of another destination must not pay for it.
 
 use std::net::SocketAddr;

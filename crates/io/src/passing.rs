@@ -32,7 +32,8 @@ pub struct Message {
 /// Sends a message. Blocks if the socket does.
 ///
 /// # Errors
-/// `InvalidInput` for more than [`MAX_BODY`] bytes or [`MAX_FDS`] descriptors; otherwise what `sendmsg` returns.
+/// `InvalidInput` for more than [`MAX_BODY`] bytes or [`MAX_FDS`] descriptors; otherwise what `write` or `sendmsg`
+/// returns.
 pub fn send(stream: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if body.len() > MAX_BODY || fds.len() > MAX_FDS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -57,8 +58,8 @@ pub fn send(stream: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) 
 /// Receives a message. Blocks if the socket does.
 ///
 /// # Errors
-/// `UnexpectedEof` at the end of the stream; `InvalidData` for a message that is too long; otherwise what `recvmsg`
-/// returns.
+/// `UnexpectedEof` at the end of the stream. `InvalidData` for more than [`MAX_BODY`] bytes or [`MAX_FDS`] descriptors.
+/// Otherwise what `read` or `recvmsg` returns.
 pub fn receive(stream: &UnixStream) -> io::Result<Message> {
     let mut head = [0; 8];
     let mut reader = stream;

@@ -1,4 +1,5 @@
-//! Readiness: epoll, level-triggered unless asked otherwise, and an eventfd to wake it from another thread.
+//! Readiness: epoll, level-triggered unless asked otherwise, and an eventfd that interrupts the wait from another
+//! thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -51,7 +52,7 @@ pub struct Event {
     pub readable: bool,
     /// It can be written.
     pub writable: bool,
-    /// The other side is gone, or an error waits; reading shows which.
+    /// The other side has closed the connection, or an error waits; reading shows which.
     pub closed: bool,
     /// An error waits.
     pub error: bool,

@@ -4,7 +4,7 @@ use crate::steering::SteeringInUse;
 use io::{Offloads, UdpSocket};
 use std::net::SocketAddr;
 
-/// What is in use. None of it is needed: what a kernel lacks or does not permit is done without.
+/// The optional features in use. The server also works without the features that the kernel lacks or does not permit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Features {

@@ -46,7 +46,7 @@ impl Sources {
         *self.place(source)
     }
 
-    /// A counted client of this source is gone.
+    /// A counted client of this source has ended.
     pub(crate) fn leave(&mut self, source: SocketAddr) {
         let count = self.place(source);
         *count = count.saturating_sub(1);

@@ -74,7 +74,7 @@ pub enum FlowAvailability {
     /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker
     /// has.
     Datagrams,
-    /// A connection of an earlier run: it is gone. RFC 5626 §5.3.1 has a request for it answered with 430.
+    /// A connection of an earlier run, which is closed. RFC 5626 §5.3.1 has a request for it answered with 430.
     Gone,
 }
 

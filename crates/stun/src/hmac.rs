@@ -14,7 +14,7 @@ pub(crate) trait Hash<const N: usize> {
     /// The state before any input.
     const INITIAL: [u32; N];
 
-    /// Takes in whole blocks.
+    /// Hashes whole blocks.
     fn compress(state: &mut [u32; N], blocks: &[[u8; BLOCK]]);
 }
 
@@ -57,7 +57,7 @@ impl Hash<8> for Sha256 {
     }
 }
 
-/// A key, taken in: the states after the inner and the outer padding.
+/// A prepared key: the hash states after the inner and the outer padding.
 #[derive(Clone)]
 pub(crate) struct Keyed<const N: usize> {
     inner: [u32; N],
@@ -65,7 +65,7 @@ pub(crate) struct Keyed<const N: usize> {
 }
 
 impl<const N: usize> Keyed<N> {
-    /// Takes a key of any length in.
+    /// Prepares HMAC (RFC 2104) for a key of any length.
     pub(crate) fn new<H: Hash<N>>(key: &[u8]) -> Self {
         let mut block = [0; BLOCK];
         match block.get_mut(..key.len()) {
@@ -143,7 +143,7 @@ fn digest<H: Hash<N>, const N: usize>(text: &[u8]) -> [u32; N] {
     state
 }
 
-/// Takes in the rest of the input and the padding; `total` counts all input from the start, in bytes.
+/// Hashes the rest of the input and the padding; `total` counts all input from the start, in bytes.
 #[inline]
 fn absorb<H: Hash<N>, const N: usize>(state: &mut [u32; N], text: &[u8], total: usize) {
     let (blocks, tail) = text.as_chunks::<BLOCK>();

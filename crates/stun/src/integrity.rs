@@ -46,7 +46,7 @@ pub enum IntegrityError {
     Mismatch,
 }
 
-/// A key for the integrity attributes, taken in once: verifying and writing cost only the message's own blocks.
+/// A key for the integrity attributes, prepared once: verifying and writing hash only the message's own blocks.
 ///
 /// Forgets itself when dropped, and never prints.
 pub struct HmacKey(State);

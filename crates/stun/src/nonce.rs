@@ -12,8 +12,8 @@
 //! ```
 //!
 //! It has 36 bytes, a multiple of four. It is short, because a 401 must stay below three times the size of its request.
-//! Two keys are good at a time, so that a rotation sends nobody away; the second rotation makes everything from before
-//! the first one worthless. Servers whose keys follow from the time accept the next key as well, because their clocks
+//! Two keys are valid at a time, so a rotation rejects no client. The second rotation invalidates all nonces from
+//! before the first one. Servers whose keys follow from the time accept the next key as well, because their clocks
 //! differ. The key number says which key to check with.
 //!
 //! The MAC is made in two steps. One call of the SHA-256 compression function makes a key for the client from its

@@ -12,7 +12,7 @@ use crate::workspace;
 /// Pages of `docs/` that are no chapters.
 const NO_CHAPTERS: &[&str] = &[SUMMARY];
 
-/// Writes the pages, the files that they link to, and the list of chapters into an empty folder.
+/// Deletes the folder `to`. Then writes the pages, the files that they link to, and the list of chapters into it.
 pub(super) fn copy(root: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to).with_context(|| format!("cannot remove {}", to.display()))?;

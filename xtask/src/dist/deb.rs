@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::{Package, output, tree};
 
-/// Scripts of the maintainer.
+/// The maintainer scripts (Debian Policy, chapter 6).
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// Files that an administrator changes.
@@ -68,7 +68,7 @@ fn kibibytes(folder: &Path) -> Result<u64> {
     Ok(number.parse()?)
 }
 
-/// `DEBIAN/md5sums`: what `dpkg --verify` compares.
+/// `DEBIAN/md5sums`, which `dpkg --verify` compares: all files except those below `etc`, which dpkg itself tracks.
 fn sums(folder: &Path) -> Result<String> {
     let mut command = Command::new("sh");
     command.current_dir(folder).args([

@@ -23,8 +23,8 @@ enum {
     ANSWER_WORDS_MAX = (IPV6_BYTES + UDP_BYTES) / 4 + MESSAGE_WORDS_MAX,
 };
 
-// A request, as far as the answer depends on it. It lies in a map for the verifier's sake: what is read from there can be
-// anything, so that it looks at each loop once and not once for every length that could lead there.
+// A request, as far as the answer depends on it. It is in a map because the verifier knows nothing about values from a map.
+// So the verifier checks each loop once, not once per possible length.
 struct question {
     u32 attributes; // bytes
     u32 fingerprint_at; // offset among the attributes, if there is one

@@ -265,9 +265,9 @@ INLINE int check_next_hop(const struct view *view, struct decision *d)
     return bytes > d->hop->mtu ? PASS_MTU : RELAY;
 }
 
-// Only the next hop on loopback has no link-layer address. A packet there carries the route that its sender looked up, which
-// is of its family and delivers locally; without one, the stack takes an address of this host as source for a forgery. So
-// what is on loopback stays there in its own family, and what comes from elsewhere is left to user space.
+// Only the next hop on loopback has no link-layer address. A packet on loopback has the route of its sender, which has the
+// same family and delivers locally. Without a route, the stack treats a source address of this host as forged. So what is on
+// loopback stays there in its own family, and what comes from elsewhere is left to user space.
 INLINE int check_loopback(const struct view *view, const struct decision *d)
 {
     const u32 *head = (const void *)d->hop->destination;

@@ -1,5 +1,5 @@
 // Rewriting in XDP: the head of the frame is moved, and written anew from its first byte to the payload. Only moving it can
-// fail, and then nothing has changed.
+// fail, and then nothing has changed. relay_decide.h has already computed the UDP checksum.
 //
 //   before:  | Ethernet | IP | UDP | ChannelData | payload | padding
 //   after:           | Ethernet | IP | UDP       | payload |           the payload stays where it is

@@ -3,8 +3,8 @@
 // A keyed hash of source and first bytes decides, so a retransmission has the fate of the first attempt. The share that passes is that
 // of the source's place, which the worker sets: a peer has its own, other sources share hashed ones. What was dropped is remembered in
 // a Bloom filter and has a share of its own, so that after an overload its retransmissions come behind what is new. The program counts
-// what each place asks for. The worker also says until when all this holds, so nothing outlives it. Never dropped is what may belong to
-// something that was begun (a To tag, credentials, any other method, a response) or may be an emergency call; when in doubt it passes.
+// what each place asks for. The worker also says until when all this holds, so nothing outlives it. A request passes if it may belong to
+// an existing dialog or transaction: a To tag, credentials, or any other method. Responses and possible emergency calls pass, too.
 #include "packet.h"
 
 enum {

@@ -304,7 +304,8 @@ impl Endpoint {
         self.apply_outcome(now, key, outcome)
     }
 
-    /// Applies the result of a call on a connection, and sets its timer.
+    /// Applies what a record, a step or a timer has changed at a connection, and sets its timer. Returns the outcome
+    /// unchanged.
     fn apply_outcome(&mut self, now: Mono, key: ConnectionKey, outcome: Outcome) -> Outcome {
         match &outcome {
             Outcome::End(reason) => {

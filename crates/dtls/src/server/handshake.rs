@@ -120,7 +120,7 @@ impl Handshake {
             .send(&mut context.outgoing.pack(path, mtu), sequence);
     }
 
-    /// Handles an unencrypted record.
+    /// Handles an unencrypted record. `sequence` is the next record sequence number of epoch 0.
     pub(super) fn plain(
         &mut self,
         context: &mut Context<'_>,
@@ -137,7 +137,7 @@ impl Handshake {
                 Some(Alert::CloseNotify) => Outcome::End(CloseReason::Peer),
                 _ => Outcome::Nothing,
             },
-            // It is redundant: the epoch in later record headers has changed.
+            // The message is redundant: later record headers have another epoch.
             ContentType::ChangeCipherSpec => Outcome::Nothing,
             ContentType::ApplicationData => context.dropped(DropReason::WrongEpoch),
         }

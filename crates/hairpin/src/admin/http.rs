@@ -183,7 +183,7 @@ pub(crate) async fn serve(
                 let task = tokio::spawn(serve_client(stream, peer, tls.clone(), respond.clone()));
                 open.push((task, is_stream));
             }
-            // The client has gone again, or no descriptor is left: neither is a reason to end.
+            // The client has closed the connection, or no descriptor is left: neither is a reason to end.
             Err(error) => {
                 tracing::debug!("an HTTP listener accepted nothing: {error}");
                 sleep(ACCEPT_RETRY_TIME).await;

@@ -1,4 +1,4 @@
-//! What goes to stdout, without falling over when the reader has gone (`hairpin check --effective | head -1`).
+//! Writes to stdout. A closed pipe (`hairpin check --effective | head -1`) is no error.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};

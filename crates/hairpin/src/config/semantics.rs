@@ -1,4 +1,4 @@
-//! What no single value shows: values that are fine alone and make no sense together.
+//! Checks of several values: each is valid alone, but they contradict each other.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -94,7 +94,7 @@ pub(crate) struct Sip {
     pub(crate) ice_servers: Vec<String>,
     /// The media relay of trunks.
     pub(crate) rtpengine: Option<SocketAddr>,
-    /// How phones that sleep are woken.
+    /// Push notifications for phones whose app is suspended (RFC 8599).
     pub(crate) push: Option<PushConfig>,
     /// How long registrations last: what is given, at least and at most.
     pub(crate) registrar: RegistrarConfig,

@@ -1,4 +1,4 @@
-//! Push notifications for phones that sleep (RFC 8599), as the user writes the keys.
+//! Push notifications for phones whose app is suspended (RFC 8599), as the user writes the keys.
 
 use std::time::Duration;
 

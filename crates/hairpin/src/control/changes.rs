@@ -107,7 +107,7 @@ impl ChangeSender {
     }
 
     /// Makes a change for a caller, waits for the outcome, and writes the audit line. If this future is dropped, because
-    /// the caller has gone, the line is written all the same.
+    /// the caller has ended, the line is written all the same.
     pub(crate) async fn make(&self, change: Change, action: &'static str, by: String) -> Reply {
         let sender = self.clone();
         let task = tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Changes that run to their end. A client can end its connection, or its connection can reach a limit, in the middle of
-//! a change: the change continues, and gets its audit line.
+//! Changes that run to their end. A change continues and gets its audit line, even if the client ends the connection or
+//! the connection reaches a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +75,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 count.fetch_add(1, Ordering::Relaxed);
             };
-            // The caller has gone.
+            // The caller has ended.
             let waited = timeout(Duration::from_millis(1), tasks.run(change)).await;
             assert!(waited.is_err());
             tasks.finish(LONG).await;

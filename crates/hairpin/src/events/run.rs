@@ -136,7 +136,7 @@ impl<D: Destination> Task<D> {
         loop {
             let count = tokio::select! {
                 count = self.queue.recv_many(&mut records, BATCH) => count,
-                // Also if the other end is gone.
+                // Also if the other end was dropped.
                 _ = self.stop.changed(), if !is_stopping => {
                     is_stopping = true;
                     // Records that wait are still received.
@@ -176,7 +176,7 @@ impl<D: Destination> Task<D> {
                     return;
                 },
                 () = sleep_until(end) => return,
-                // An error says that the other end is gone.
+                // An error says that the other end was dropped.
                 _ = stop.wait_for(Option::is_some) => return,
             }
         }

@@ -150,7 +150,7 @@ impl Packets {
             || self.at_double.busy < BUSY_SHARE
     }
 
-    /// What is delivered of the best goodput when twice that load is offered.
+    /// The share of the best goodput that is delivered at twice the offered load.
     pub fn kept_at_double(&self) -> f64 {
         self.at_double.delivered / self.best.delivered.max(1.0)
     }

@@ -12,7 +12,7 @@ pub(crate) fn processes() -> io::Result<Vec<u32>> {
         .collect())
 }
 
-/// A task's name; `None` if it is gone.
+/// A task's name; `None` if it has ended.
 pub(crate) fn name(task: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{task}/comm"))
         .ok()
@@ -29,7 +29,7 @@ pub(crate) fn processes_in(namespace: u64) -> io::Result<Vec<u32>> {
     Ok(processes()?.into_iter().filter(inside).collect())
 }
 
-/// Numbers of the threads of a process; none if it is gone.
+/// Numbers of the threads of a process; none if it has ended.
 pub(crate) fn threads(process: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{process}/task"));
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
@@ -39,7 +39,7 @@ pub(crate) fn threads(process: u32) -> Vec<u32> {
     )
 }
 
-/// Processor time of all threads of a process, in nanoseconds; 0 if it is gone.
+/// Processor time of all threads of a process, in nanoseconds; 0 if it has ended.
 pub(crate) fn process_cpu_ns(process: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
         return 0;
@@ -59,7 +59,7 @@ pub(crate) fn task_cpu_ns(task: u32) -> u64 {
     line.ok().and_then(|line| first_number(&line)).unwrap_or(0)
 }
 
-/// Resident memory of a process, in bytes; 0 if it is gone.
+/// Resident memory of a process, in bytes; 0 if it has ended.
 pub(crate) fn resident_bytes(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     kilobytes(&status, "VmRSS:").unwrap_or(0) * 1024

@@ -197,7 +197,7 @@ impl Lane {
     }
 
     /// Stamps the next `count` frames; `intended_ns` says when each is due, by its place in the run. Returns the place
-    /// of the first; they lie one after the other.
+    /// of the first; they follow each other.
     #[inline]
     pub(super) fn stamp(
         &mut self,

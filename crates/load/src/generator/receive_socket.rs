@@ -90,7 +90,7 @@ impl Decoded {
 /// What befell the clients of a receiver during a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientErrors {
-    /// Allocations that are gone.
+    /// Allocations that were lost.
     pub(super) lost: u64,
     /// Requests that keep something alive and failed: an allocation, a permission or a channel.
     pub(super) refused: u64,

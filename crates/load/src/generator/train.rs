@@ -1,4 +1,4 @@
-//! Trains: frames of one lane that lie one after the other and leave by one UDP_SEGMENT send, without a queue.
+//! Trains: consecutive frames of one lane that leave by one UDP_SEGMENT send, without a queue.
 //!
 //! It is the shortest way that the generator has. The [`SendQueue`](io::SendQueue) handles the refusals of the kernel:
 //! it has the fallback. After a refusal, this path is closed for the destination or for the length.

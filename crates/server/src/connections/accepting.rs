@@ -220,7 +220,7 @@ impl Connections {
         }
         let own = for_source.map_or(0, |source| unproven_sources.count(source));
         match found {
-            // Never evict for a new connection of a source that has as many itself.
+            // A new connection evicts another one only if its source has fewer unproven connections.
             Some((most, slot)) if most > own => {
                 self.close(slot, EndReason::Evicted, None, poller);
                 true

@@ -167,7 +167,7 @@ impl Hops {
         let changed = known.mac != seen.mac;
         (known.mac, known.state) = (seen.mac, seen.state);
         if known.hops.is_empty() {
-            // The kernel's own table has a limit, and so has this one: what is gone there goes here.
+            // The kernel's own table has a limit, and so has this one: remove what the kernel has removed.
             if seen.mac.is_none() {
                 self.neighbours.remove(&place);
             }

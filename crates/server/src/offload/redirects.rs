@@ -16,7 +16,7 @@ pub(super) fn note_redirects(
 ) {
     let takes_frames = |index: u32| {
         let drivers = drivers.as_mut()?;
-        // An interface that is gone takes none.
+        // A deleted interface accepts none.
         Some(drivers.xdp(index).is_ok_and(|features| features.target))
     };
     let all = attachments.iter_mut().map(|one| &mut one.about);

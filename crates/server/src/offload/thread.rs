@@ -363,7 +363,7 @@ impl Thread {
         self.encrypted = encrypted;
     }
 
-    /// Of an interface that is gone, nothing is left to detach.
+    /// A deleted interface has nothing to detach.
     fn drop_removed_interfaces(&mut self, interfaces: &[NetworkInterface]) {
         for attachment in &mut self.attachments {
             let index = attachment.about.index;

@@ -23,7 +23,7 @@ impl Thread {
         for step in self.settings.take_upgrade() {
             match step {
                 UpgradeStep::Offer(reply) => {
-                    // The receiver is gone if it has timed out.
+                    // The receiver was dropped if it has timed out.
                     let _ = reply.send(self.offer());
                 }
                 UpgradeStep::Resume => self.replace_all(),

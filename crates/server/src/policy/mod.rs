@@ -4,9 +4,8 @@
 //!
 //! 1. **A listener of this server?** Refused, regardless of the rules: a client must not make the server talk to
 //!    itself.
-//! 2. **A relay address of this server, and a live allocation owns the port?** Then it is [`PeerClass::OwnRelay`]:
-//!    reached inside the process, never through the network, even where the address is private. An explicit `deny`
-//!    still wins.
+//! 2. **A relay address of this server, and a live allocation owns the port?** Then it is [`PeerClass::OwnRelay`]. The
+//!    process reaches it without the network, also if the address is private. An explicit `deny` has precedence.
 //! 3. **A rule?** The longest prefix whose ports match decides. At equal length a `deny` beats an `allow`, and an
 //!    `allow` beats the built-in list ([`SPECIAL_NETWORKS`] and the addresses of this host). So `allow 0.0.0.0/0` does
 //!    not open `10.0.0.0/8`, while `allow 10.0.0.0/8` or anything inside it does; and `deny 0.0.0.0/0` makes an

@@ -126,7 +126,7 @@ pub struct Quotas {
     all: Counter,
     /// Users of the default realm.
     default: RealmCounts,
-    /// Of each realm that there was since the start: clients of one that is gone still hold something.
+    /// Of each realm that there was since the start: clients of a removed realm still hold units.
     realms: RwLock<HashMap<Box<str>, Arc<RealmCounts>>>,
     /// Held for reading while a count changes.
     upgrade: RwLock<Upgrade>,

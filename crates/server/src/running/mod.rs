@@ -259,7 +259,7 @@ impl Running {
         Sessions::new(Arc::clone(&self.boxes))
     }
 
-    /// What other threads can look at, also when the server is gone: counts, health, features in use.
+    /// What other threads can look at, also when the server has ended: counts, health, features in use.
     #[must_use]
     pub fn observer(&self) -> Observer {
         self.observer.clone()
@@ -420,7 +420,7 @@ impl Running {
             .map_or(Ok(()), |worker| Err(ReloadError::WorkerGone(worker)))
     }
 
-    /// Posts a message, also to a mailbox that is full at first. `false` if the worker is gone or stays too busy.
+    /// Posts a message, also to a mailbox that is full at first. `false` if the worker has ended or stays too busy.
     fn post_until(&self, worker: usize, message: WorkerMessage, deadline: Instant) -> bool {
         let mut message = message;
         loop {

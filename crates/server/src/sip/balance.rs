@@ -73,7 +73,7 @@ pub(crate) enum Kind {
     Names(ConnectionKey),
     /// Bytes for a connection of the worker that gets this.
     Bytes(ConnectionKey),
-    /// A connection of the sender is gone.
+    /// A connection of the sender is closed.
     Gone(ConnectionKey),
     /// The other side of a connection of the sender sends nothing more.
     HalfClosed(ConnectionKey),
@@ -327,7 +327,7 @@ impl Balance {
         self.put(worker, Kind::Bytes(key), bytes, counters);
     }
 
-    /// Tells all other workers that a connection of this one is gone.
+    /// Tells all other workers that a connection of this one is closed.
     pub(super) fn broadcast_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
         self.broadcast(Kind::Gone(key), counters);
     }
@@ -350,7 +350,7 @@ impl Balance {
         }
     }
 
-    /// Tells a worker that a connection of this one is gone.
+    /// Tells a worker that a connection of this one is closed.
     pub(super) fn send_closed(
         &mut self,
         worker: u16,
@@ -573,7 +573,7 @@ impl Balance {
             {
                 self.unsent_closed.push((worker, *key));
             }
-            // They are sent again, or their receiver is gone.
+            // They are sent again, or their receiver has ended.
             Kind::Gone(_) | Kind::HalfClosed(_) | Kind::Names(_) | Kind::Unreachable => {}
         }
     }

@@ -458,7 +458,7 @@ impl Connections {
         keep_spare(buffer, &mut self.spare);
     }
 
-    /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is gone or was
+    /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is closed or was
     /// given up.
     pub(crate) fn queue(&mut self, slot: Slot, bytes: &[u8], counters: &mut SipCounters) -> bool {
         let now = self.now;

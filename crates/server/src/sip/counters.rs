@@ -144,7 +144,7 @@ counters! {
     forwarding: u64,
     /// Offers and answers that the media relay was asked to rewrite, by outcome: [`MEDIA_OUTCOMES`].
     media_requests: [u64; MEDIA_OUTCOMES.len()],
-    /// Push notifications for phones that sleep, handed to the hook.
+    /// Push notifications for phones whose app is suspended, handed to the hook.
     pushes: u64,
     /// Push notifications that the hook did not accept.
     pushes_dropped: u64,
@@ -188,7 +188,7 @@ counters! {
     connections: u64,
     /// Connections accepted.
     connections_accepted: u64,
-    /// Connections made to a peer, because the one that a request came by was gone.
+    /// Connections made to a peer, because the connection of a request was closed.
     connections_made: u64,
     /// Connections closed at once because there were too many.
     connections_refused: u64,
@@ -240,7 +240,7 @@ counters! {
     closed_drained: u64,
     /// Connections closed because the client that a load balancer named had too many.
     closed_source_limit: u64,
-    /// Answers discarded because the connection they were to go by is gone.
+    /// Responses discarded because their connection is closed.
     unsent: u64,
     /// Messages handed to the worker that their dialog or transaction belongs to.
     handed_over: u64,
@@ -260,7 +260,7 @@ counters! {
     own_refused: u64,
     /// Those that were not sent, as they lead where they may not go.
     own_forbidden: u64,
-    /// Responses that went to another server of their client, as it was gone from where its request came from.
+    /// Responses that went to another server of their client, because the source of the request was unreachable.
     redirected: u64,
     /// Requests that need credentials, by what became of them: [`DIGEST_OUTCOMES`].
     digest: [u64; DIGEST_OUTCOMES.len()],

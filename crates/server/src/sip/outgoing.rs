@@ -58,7 +58,7 @@ impl Outgoing<'_, '_, '_> {
         }
     }
 
-    /// The transport, the address of this server and that of the other side. `None` if the connection is gone.
+    /// The transport, the address of this server and that of the other side. `None` if the connection is closed.
     pub(super) fn ends_of(
         &mut self,
         to: &engine::SendTo,
@@ -118,7 +118,7 @@ impl Outgoing<'_, '_, '_> {
         }
     }
 
-    /// Another worker's bytes for a connection of this one. `false` if it is gone.
+    /// Another worker's bytes for a connection of this one. `false` if it is closed.
     pub(super) fn give(
         &mut self,
         key: ConnectionKey,

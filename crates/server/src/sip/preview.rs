@@ -444,7 +444,7 @@ impl Authentication for SettingsPolicy<'_> {
     }
 }
 
-/// The preview shows the bindings, also those of phones that sleep.
+/// The preview shows the bindings, also those of phones whose app is suspended.
 impl Pushes for SettingsPolicy<'_> {}
 
 impl Trunks for SettingsPolicy<'_> {

@@ -1,6 +1,5 @@
-//! Answers questions of the engine: whether a request belongs to a dialog of this server (of the proxy or the
-//! notifier), whether its credentials answer a challenge of this server, and whether another node of the cluster has
-//! sent it.
+//! Answers three questions of the engine about a request. Does it belong to a dialog of this server (proxy or
+//! notifier)? Do its credentials answer a challenge of this server? Has another node of the cluster sent it?
 
 use super::Secrets;
 use super::authentication::{NONCE_LIFETIME_S, nonce_keys, octets};

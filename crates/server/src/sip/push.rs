@@ -1,5 +1,5 @@
-//! Push notifications (RFC 8599): what wakes phones that sleep. A worker hands each one to a hook, and never waits for
-//! it.
+//! Push notifications (RFC 8599), which wake phones whose app is suspended. A worker hands each one to a hook, and
+//! never waits for it.
 
 use super::settings::SipConfig;
 use sip_server::Aor;

@@ -77,7 +77,7 @@ impl Registrations {
         })
     }
 
-    /// New settings. Bindings stay, also those of domains that are gone.
+    /// New settings. Bindings stay, also those of removed domains.
     pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         let settings = &sip_config.settings;
         if let Ok(domains) = Domains::new(settings.domains.clone()) {
@@ -258,8 +258,8 @@ impl Registrations {
         self.registrar.key_of(aor)
     }
 
-    /// Where the bindings are of the address with this key, for a request of a dialog that began at this Unix time;
-    /// nowhere if none of its phones has got another flow since.
+    /// The place of the bindings of this address of record, for a request of a dialog that began at `since` (Unix
+    /// time). `Nowhere` if no phone has got another flow since.
     pub(super) fn moved_phone(&mut self, key: AorKey, since: u64) -> proxy::BindingsLocation {
         if !self.flow_changes.any_since(key, since) {
             return proxy::BindingsLocation::Nowhere;
@@ -313,8 +313,8 @@ impl Registrations {
         }
     }
 
-    /// A connection is gone: removes the bindings of its flows (RFC 5626 §7), except those of phones that can be woken
-    /// (RFC 8599). Other bindings stay, because the server can connect to their contacts.
+    /// A connection is closed: removes the bindings of its flows (RFC 5626 §7), except those of phones that can be
+    /// woken (RFC 8599). Other bindings stay, because the server can connect to their contacts.
     pub(super) fn connection_gone(&mut self, now: Now, key: ConnectionKey) {
         let run = self.origin.runs.own;
         let is_gone = |binding: &Binding| {

@@ -84,7 +84,7 @@ pub struct SipSettings {
     /// Where rtpengine takes requests of the ng protocol: the media of calls through trunks with
     /// [`Trunk::relays_media`] go through it. Default: there is none.
     pub rtpengine: Option<SocketAddr>,
-    /// How phones that sleep are woken (RFC 8599). Default: they are not.
+    /// Push notifications for phones whose app is suspended (RFC 8599). Default: none.
     pub push: Option<PushSettings>,
     /// The other nodes of a cluster, for calls to phones that are registered there. Default: none.
     pub nodes: Option<NodesHook>,

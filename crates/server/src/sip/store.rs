@@ -293,7 +293,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The thread of the log: writes the batches of the workers, until the last sender of jobs is gone.
+    /// The thread of the log: writes the batches of the workers, until the last sender of jobs is dropped.
     fn run(mut self, jobs: &Receiver<Job>) {
         let mut not_before = None;
         let mut flushes = Vec::new();

@@ -113,7 +113,7 @@ impl Sip {
                     .kept()
                     .into_iter()
                     .for_each(WorkerBindings::release);
-                // The receiver is gone if it has waited for too long.
+                // The receiver was dropped if it has waited for too long.
                 let _ = done.send(());
             }
             SipUpgradeStep::Follow { has_log } => {
@@ -154,7 +154,7 @@ impl Sip {
         Ok(())
     }
 
-    /// The other process has ended: its connections are gone.
+    /// The other process has ended, and its connections with it.
     fn leave_peer(&mut self, poller: &Poller) {
         let gone = self.endpoint.connections_of_peer();
         self.endpoint.set_peer(None);

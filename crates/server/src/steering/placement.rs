@@ -23,7 +23,7 @@ const PER_SECOND: u64 = 16;
 /// Longest request that is handed over, in bytes; clients send a tenth of it.
 const MAX_REQUEST_BYTES: usize = 1500;
 
-/// After its entry has gone, datagrams of a flow may still wait here for this long.
+/// After its entry was deleted, datagrams of a flow may still wait here for this long.
 const MAX_QUEUED_TIME: Duration = Duration::from_secs(1);
 
 /// How many flows are remembered for that; when there are more, none are.

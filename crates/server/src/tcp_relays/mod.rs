@@ -44,7 +44,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Timers handled per wake-up.
 const MAX_EXPIRIES: usize = 64;
 
-/// A peer that acknowledges nothing for this time is gone.
+/// A peer that acknowledges nothing for this time counts as lost.
 const PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The socket of one TCP relayed transport address.

@@ -198,7 +198,7 @@ impl Direction {
         Ok(None)
     }
 
-    /// Sends what waits. Returns whether all of it has gone.
+    /// Sends the bytes that wait. Returns whether none are left.
     fn send(&mut self, sink: &mut impl End, pipes: &mut Pipes) -> Result<bool> {
         if !self.sink_ready {
             return Ok(false);

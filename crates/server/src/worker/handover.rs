@@ -54,7 +54,7 @@ impl Worker {
         let core = &mut self.core;
         for _ in 0..HELD_AT_ONCE {
             let Some(path) = holding.paths.pop() else {
-                // The receiver is gone if `Running::hold_clients` has timed out.
+                // The receiver was dropped if `Running::hold_clients` has timed out.
                 let _ = holding.done.send(holding.is_complete);
                 self.holding = None;
                 return;

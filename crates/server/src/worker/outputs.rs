@@ -351,7 +351,7 @@ impl Session<'_, '_, '_> {
             .engine
             .relays_opened(self.core.now, sockets.request, &results[..count])
         {
-            // The request is gone, and with it the allocation that would have closed these sockets.
+            // The request was dropped. So no allocation exists that would close these sockets.
             let opened = relays
                 .iter()
                 .zip(&results)

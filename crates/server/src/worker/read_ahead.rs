@@ -1,4 +1,4 @@
-//! Reading ahead: what the next datagrams of a batch need is loaded into the caches, all of it at a time.
+//! Prefetch: the state that the next datagrams of a batch need is loaded into the caches at the same time.
 
 use super::session::Session;
 use super::sockets::Token;

@@ -23,7 +23,7 @@ pub trait Storage {
     fn truncate(&mut self, len: u64) -> io::Result<()>;
     /// Returns once all that was appended would survive a power cut.
     fn sync(&mut self) -> io::Result<()>;
-    /// Begins an empty copy; an earlier one is gone.
+    /// Begins an empty copy, and deletes an earlier one.
     fn begin_copy(&mut self) -> io::Result<()>;
     /// Adds bytes to the copy.
     fn append_to_copy(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -182,7 +182,7 @@ impl<S: Storage> Log<S> {
         Some(self.unsynced_since?.plus(self.settings.sync_after))
     }
 
-    /// Whether at least half of it no longer counts.
+    /// Whether the log is longer than `min_len`, and more than twice as long as after the last compaction.
     const fn is_long(&self) -> bool {
         self.len > self.settings.min_len && self.len > 2 * self.compact_len
     }
@@ -201,7 +201,7 @@ impl<S: Storage> Log<S> {
         let mut compaction = match self.compaction.take() {
             Some(compaction) => compaction,
             None if self.is_long() => {
-                // Behind what failed to be written nothing can be read.
+                // A reader stops at a torn record, so what follows it would be lost.
                 self.repair()?;
                 self.storage.begin_copy()?;
                 self.storage.append_to_copy(&header())?;
@@ -217,11 +217,11 @@ impl<S: Storage> Log<S> {
             Ok(Step::Done { len }) => {
                 self.storage.install_copy()?;
                 (self.len, self.compact_len) = (len, len);
-                // What is written from now on goes to the copy: it must be the one that a power cut leaves.
+                // From now on, records go to the copy. So a power cut must not bring the old file back.
                 self.sync()
             }
             Err(error) => {
-                // Not again before the log has grown as much once more: the error is likely to stay.
+                // The next attempt comes when the log has doubled in length: the error is likely to stay.
                 self.compact_len = self.len;
                 Err(error)
             }

@@ -205,7 +205,7 @@ impl Proxy {
         let base = ack_base(bytes.ok()?, from, stack.engine.loop_check(message, b""));
         // RFC 5393 §5.3.3: all requests that a proxy forwards have Max-Breadth. Nobody gets a 400 to an ACK.
         let breadth = self.breadth_of(message).unwrap_or(self.config.max_breadth);
-        // If the flow of the first target is gone, the ACK goes to the next one.
+        // If the flow of the first target has failed, the ACK goes to the next one.
         let mut targets = std::iter::once(target).chain(&target.others);
         targets.find_map(|target| {
             let copy = (Mark(0), breadth);

@@ -15,7 +15,7 @@ pub(super) struct Best {
     pub(super) bytes: Box<[u8]>,
     /// The code is this server's own: a 503 of its own is one.
     pub(super) is_own: bool,
-    /// The request was held back because the next hop asked for less (RFC 7339).
+    /// The request was not sent, because the next hop has asked for fewer requests (RFC 7339).
     pub(super) is_throttled: bool,
     /// Challenges of all 401 and 407, whole header lines.
     pub(super) challenges: Vec<u8>,

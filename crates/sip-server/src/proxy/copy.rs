@@ -318,7 +318,7 @@ impl Proxy {
             }
             FlowAvailability::Gone => return Err(CopyError::FlowGone),
         }
-        // If the connection of another worker is gone, that worker says so.
+        // If the connection of another worker is closed, that worker says so.
         if id.flow.connection.is_some() && id.worker != self.worker {
             stack.engine.adopt(now, &id.flow);
         }
@@ -430,7 +430,7 @@ struct Copy<'c> {
 pub(super) enum CopyError {
     /// The request cannot be changed as it must be.
     Malformed,
-    /// The flow is gone.
+    /// The flow has failed.
     FlowGone,
     /// The request must use TLS (RFC 3261 §26.2.2), and its flow does not.
     FlowWithoutTls,

@@ -131,7 +131,7 @@ impl Proxy {
         }
     }
 
-    /// Sends one copy, to another flow of the same instance if its flow is gone.
+    /// Sends one copy, to another flow of the same instance if its flow has failed.
     pub(super) fn launch_one(
         &mut self,
         now: Mono,
@@ -197,8 +197,8 @@ impl Proxy {
         }
     }
 
-    /// Sends the copy of a branch, unless the media relay has failed. If its flow is gone, returns another flow of the
-    /// same instance.
+    /// Sends the copy of a branch, unless the media relay has failed. If its flow has failed, returns another flow of
+    /// the same instance.
     pub(super) fn send_branch(
         &mut self,
         now: Mono,

@@ -450,9 +450,9 @@ impl Proxy {
         self.contexts.waiting()
     }
 
-    /// Time has passed: cancels a group of contacts that has rung long enough, so that the next one is tried, and
-    /// answers requests that have waited too long for a lookup with 504. What has waited too long for a media relay
-    /// goes on without it.
+    /// Time has passed: cancels a group of contacts that has rung long enough, and tries the next one. Requests that
+    /// have waited too long for a look-up get 504. Messages that have waited too long for a media relay go on without
+    /// it.
     pub fn handle_timeout(&mut self, now: Mono, stack: &mut Stack<'_>) {
         self.media_timeout(now, stack);
         while let Some(slot) = self.wheel.pop_due(now) {

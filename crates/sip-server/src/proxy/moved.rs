@@ -6,15 +6,15 @@
 //! BYE     Route: flow 1, phone  ──▶ bindings of the address of record of the phone ──▶ flow 2
 //! ```
 //!
-//! RFC 5626 §5.3.1 has a 430 for a flow that is gone. This server is the registrar, too, so it knows the flow that has
-//! taken its place. Only bindings of the address of record in the token count. These are bindings of the same phone:
+//! RFC 5626 §5.3.1 has a 430 for a flow that has failed. This server is the registrar, too, so it knows the flow that
+//! has replaced it. Only bindings of the address of record in the token count. These are bindings of the same phone:
 //!
 //! 1. They have its instance (RFC 5626 §4.1), or the Call-ID of its REGISTER (RFC 3261 §10.2: one for all requests of
 //!    a user agent to a registrar).
 //! 2. If there is none, and no binding has the flow of the token: their Contact is the Request-URI. The phone has said
 //!    so in the dialog.
-//! 3. If there is none of these either: the only binding whose Contact has the user of the Request-URI, if the phone
-//!    has refreshed it since the dialog began. If the token has a UDP flow, this binding must not have an instance.
+//! 3. Without such a binding: the only one whose Contact has the user of the Request-URI. The phone must have refreshed
+//!    it since the dialog began. If the token has a UDP flow, this binding must not have an instance.
 
 use std::cmp::Reverse;
 

@@ -33,8 +33,8 @@ use crate::calls::AttemptFailure;
 use crate::flow::FlowId;
 use crate::location::Binding;
 
-/// Within this time, a node responds to an INVITE: with a 100 at least. A node that is gone stays in the directory for
-/// some seconds, and without this limit, the caller would wait for Timer B (RFC 3261 §17.1.1.2).
+/// Within this time, a node responds to an INVITE: with a 100 at least. A node that has failed stays in the directory
+/// for some seconds. Without this limit, the caller would wait for Timer B (RFC 3261 §17.1.1.2).
 const NODE_TIME: Duration = Duration::from_secs(3);
 
 /// Another node, with bindings of an address.

@@ -1,4 +1,4 @@
-//! Calls for phones that sleep (RFC 8599 §5.6.2).
+//! Calls for phones whose app is suspended (RFC 8599 §5.6.2).
 //!
 //! ```text
 //! INVITE ──▶ policy: push ──▶ push service ──▶ phone
@@ -25,7 +25,7 @@ use crate::flow::{FlowAvailability, Runs};
 use crate::location::Binding;
 use crate::push::{PushParams, prid_of};
 
-/// How calls for phones that sleep are handled.
+/// How calls for phones whose app is suspended are handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushConfig {
     /// The push services. A phone of another one is not woken.
@@ -87,7 +87,7 @@ impl PushWait {
     }
 }
 
-/// Whether a binding is that of a phone that must be woken: it has not registered lately, or its connection is gone.
+/// Whether a binding is that of a phone that must be woken: it has not registered lately, or its connection is closed.
 pub(super) fn needs_push(
     (now, runs): (Mono, Runs),
     binding: &Binding,

@@ -402,8 +402,8 @@ impl Proxy {
         Ok(Ok(user))
     }
 
-    /// The targets that the bindings of an address are, which may be none, and the contacts of phones that must be
-    /// woken first; `None` if they are not known yet.
+    /// The bindings of an address as targets, and the phones that need a push notification first. Both may be empty.
+    /// `None` while a look-up is pending.
     pub(super) fn bindings_of(
         &self,
         now: Now,
@@ -546,7 +546,7 @@ fn inbound_of(named: &Named, uri: &[u8], policy: &dyn Policy) -> Option<Inbound>
 /// Decides requests whose result does not depend on the sender; `None` for other requests.
 ///
 /// # Errors
-/// 404 if there is no such user, and none is looked for elsewhere.
+/// 404 for a user at an address of this server, if the policy has no domain of that name.
 fn decide_without_sender<'m>(
     named: &Named,
     routes: &routes::Decision,
@@ -645,7 +645,7 @@ pub(super) struct BindingFilter<'a> {
     pub(super) reach: AllowedDestination,
     /// The sender is known.
     pub(super) is_known: bool,
-    /// The request came by it.
+    /// The flow that the request arrived on.
     pub(super) flow: &'a Flow,
     /// How phones are woken; `None` if they are not, for this request.
     pub(super) push: Option<push::PushConfig>,

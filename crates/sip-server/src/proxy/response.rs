@@ -378,7 +378,7 @@ impl Proxy {
         let is_node = branch.is_node;
         let is_ending = context.is_ending;
         match failure {
-            // The flow is gone, and the server can't or may not connect to the Contact, such as a private address
+            // The flow has failed, and the server can't or may not connect to the Contact, such as a private address
             // behind a NAT.
             Failure::TransportFailed | Failure::Forbidden | Failure::Nowhere if is_flow => {
                 return self.flow_failed(now, stack, key, number, None);
@@ -393,10 +393,10 @@ impl Proxy {
         let code = match failure {
             // RFC 5626 §5.3.1.
             Failure::TransportFailed if is_token => 430,
-            // The flow is gone, and the DNS says nothing about the Contact. The binding stays, for the next call may
+            // The flow has failed, and the DNS says nothing about the Contact. The binding stays, for the next call may
             // reach it.
             Failure::NoDns | Failure::TooManyQuestions if is_flow => 480,
-            // The node is gone, and nobody else has its phones.
+            // The node has failed, and no other node has its phones.
             Failure::TransportFailed | Failure::TimedOut if is_node && !is_ending => 480,
             // RFC 3261 §9.1: without a final response 64*T1 after the CANCEL, the INVITE counts as cancelled.
             Failure::TimedOut if is_ending => 487,
@@ -411,8 +411,8 @@ impl Proxy {
         self.branch_ended(now.mono, stack, key);
     }
 
-    /// The flow of a branch is gone (RFC 5626 §5.3.1, §7): the bindings with this flow are removed, and another flow of
-    /// the instance tried.
+    /// The flow of a branch has failed (RFC 5626 §5.3.1, §7). Removes the bindings with this flow, and tries another
+    /// flow of the instance.
     fn flow_failed(
         &mut self,
         now: Now,

@@ -44,7 +44,7 @@ pub(super) struct Routed<'m> {
     /// The phone that the request goes to, and the flow that it had when the dialog began, if nothing else follows on
     /// the route.
     pub(super) phone: Option<(Phone, FlowId)>,
-    /// The values removed name a flow that is gone.
+    /// The values removed name a flow that has failed.
     pub(super) is_flow_gone: bool,
     /// The address of a phone of this dialog, where the Request-URI may lead, of another node, or of this server if the
     /// request passes it again.
@@ -80,7 +80,7 @@ impl Routed<'_> {
         })
     }
 
-    /// RFC 5626 §5.3.1: a request whose flow is gone gets 430.
+    /// RFC 5626 §5.3.1: a request whose flow has failed gets 430.
     pub(super) fn check_flow(&self) -> Result<(), Refusal> {
         match self.is_flow_gone {
             true => Err(Refusal::of(430, "")),

@@ -50,10 +50,10 @@ pub(super) fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
 impl Proxy {
     /// The sender of a request within a dialog.
     ///
-    /// The tokens of a dialog are bound to its Call-ID, not to an address. Both sides know them, so either can send them
-    /// with the source address of somebody else, who would get the responses. The source is proven only if the first
-    /// token, which is that of the sender's side, names it, and the server has authenticated the phone there. Without an
-    /// authenticated phone, the address in the token may itself be forged.
+    /// The tokens of a dialog are bound to its Call-ID, not to an address. Both sides know them. So either side can
+    /// send them with a forged source address, and the responses go there. The first token is that of the sender's
+    /// side. The source is proven only if this token names it, and the server has authenticated the phone there.
+    /// Without an authenticated phone, the address in the token may itself be forged.
     pub(super) fn sender_in_dialog(
         &self,
         message: &Message<'_>,

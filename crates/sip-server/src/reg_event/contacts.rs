@@ -26,7 +26,7 @@ impl Event {
         }
     }
 
-    /// Whether the contact is gone.
+    /// Whether the contact was removed.
     pub(super) const fn ends(self) -> bool {
         !matches!(self, Event::Registered | Event::Refreshed)
     }

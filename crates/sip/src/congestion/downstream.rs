@@ -1,4 +1,4 @@
-//! RFC 7339 as a client: holding back what a next hop asked to hold back.
+//! RFC 7339 as a client: sends a next hop no more requests than it has asked for.
 //!
 //! Few next hops send reports. They are in a table of fixed size; if it is full, the hop whose report expires first is
 //! removed. The loss algorithm (RFC 7339 §7) sends all but a share of the requests. The rate algorithm (RFC 7415 §3.5)
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::classes::Class;
 use crate::Mono;
 
-/// Next hops that are held back at a time.
+/// Next hops that have asked for fewer requests, at a time.
 const HOPS: usize = 64;
 /// RFC 7339 §4.3: where oc-validity is absent.
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);

@@ -248,7 +248,7 @@ impl SourceCounts {
         }
     }
 
-    /// Takes one back. In another window there is nothing to take back.
+    /// Subtracts one request from the count of this window. In a later window, the count does not include that request.
     fn remove(&self, window: u64, place: usize) {
         let window = window & u64::from(u32::MAX);
         if let Some(count) = self.0.places.get(place) {

@@ -17,7 +17,7 @@ const LINE: usize = 640;
 pub struct Forwarding<'a> {
     /// The Record-Route or Path value that is put on top of the request.
     pub record_route: Option<RecordRoute<'a>>,
-    /// The request fails if its flow is gone, regardless of its target.
+    /// The request fails if its flow has failed, regardless of its target.
     pub only_by_flow: bool,
     /// The request fails if its flow ends before the final response, also after a provisional response. The other side
     /// is a phone, which can only be reached by the flow.
@@ -33,7 +33,7 @@ pub struct RecordRoute<'a> {
     pub params: &'static [u8],
     /// The user of the URI.
     pub user: &'a [u8],
-    /// The user if the request does not leave by the flow of its order, because that is gone.
+    /// The user if the request does not leave by the flow of its order, because that flow has failed.
     pub user_without_flow: &'a [u8],
     /// Whether its scheme is `sips`, as that of the Request-URI (RFC 3261 §16.6 step 4).
     pub is_sips: bool,

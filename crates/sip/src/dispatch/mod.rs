@@ -10,8 +10,8 @@
 //!
 //! **The rules for its embedder.** All requests of the TU that have a mark go through here: the marks that the engine
 //! knows are the dispatcher's. The embedder passes every [`Received::Response`](crate::engine::Received) and every
-//! [`Event`] of a client transaction, and drains the engine's outputs after each call. Every question is answered in
-//! the end, if only with a failure; one that is not counts as failed after a while.
+//! [`Event`] of a client transaction, and drains the engine's outputs after each call. The embedder answers every DNS
+//! query, at least with a failure. A query without an answer fails after a while.
 //!
 //! What failed over is a transaction of its own, with a branch of its own (RFC 3263 §4.3). A server that was silent, or
 //! asked for a pause with Retry-After, comes last for as long ([`Penalties`]).

@@ -41,7 +41,7 @@ pub(super) struct Request {
     pub(super) only_by_flow: bool,
     /// It fails with its flow, also after a provisional response.
     pub(super) ends_with_flow: bool,
-    /// It went by a flow, and may go where its target says if that is gone.
+    /// It used a flow. If the flow has failed, it may go where its target says.
     may_locate: bool,
     /// The TU has cancelled it.
     pub(super) is_cancelled: bool,

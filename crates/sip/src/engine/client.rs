@@ -21,7 +21,7 @@ use crate::{Method, Mono};
 pub struct Outgoing<'a> {
     /// Where to.
     pub to: Destination,
-    /// Over this connection, regardless of the destination: for flows (RFC 5626). The request fails if it is gone.
+    /// Over this connection, regardless of the destination: for flows (RFC 5626). The request fails if it is closed.
     pub connection: Option<ConnectionKey>,
     /// The request without a Via of ours, in pieces; the first begins with the start line.
     pub pieces: &'a [&'a [u8]],
@@ -334,7 +334,7 @@ impl Engine {
         self.carry_out_client(now, key, step, None, false);
     }
 
-    /// The connection that its request went over is gone.
+    /// The connection of the request is lost.
     pub(super) fn client_connection_lost(&mut self, now: Mono, key: ClientKey) {
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return;
@@ -399,7 +399,7 @@ impl Engine {
         if failure == ClientFailure::TimedOut && !client.is_cancel {
             self.stats.timeouts += 1;
         }
-        // Its end is told by this event, not by another one.
+        // The TU gets this event only, and no `ClientEnded`.
         if let Some(mark) = client.mark.take() {
             self.outputs
                 .event(Event::ClientFailed { key, mark, failure });

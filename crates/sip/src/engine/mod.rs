@@ -126,7 +126,7 @@ pub struct Engine {
     downstream: Downstream,
     /// Messages are written here before they are queued.
     scratch: Box<[u8]>,
-    /// And here if they have to be written once more.
+    /// A second buffer, for messages that are written twice.
     spare: Box<[u8]>,
     /// For messages read back from the store.
     spans: Box<Spans>,
@@ -174,7 +174,7 @@ impl Engine {
         }
     }
 
-    /// The next thing to do; `None` when all is done.
+    /// The next output; `None` if no output is queued.
     pub fn poll_output(&mut self) -> Option<Output<'_>> {
         self.outputs.poll()
     }
@@ -301,7 +301,7 @@ impl Engine {
         self.server_transport_failed(now, server);
     }
 
-    /// A connection is gone. Requests that went over it and were not answered at all have failed (RFC 3261 §17.1.4).
+    /// A connection is lost. Requests that went over it and were not answered at all have failed (RFC 3261 §17.1.4).
     pub fn disconnected(&mut self, now: Mono, connection: ConnectionKey) {
         let newest = self.connections.remove(connection);
         for key in self.clients_from(newest) {
@@ -402,9 +402,9 @@ impl Engine {
         self.controller.pass_on(now, source);
     }
 
-    /// Asks `proof` about requests: in an overload whether their dialog or their nonce is proven, and at the limit of a
-    /// source whether a node has sent them. Without a proof, only To tags of this engine count: a request with another
-    /// To tag, or with credentials, is new work.
+    /// Asks `proof` about requests. In an overload: whether the dialog or the nonce is proven. At the limit of a
+    /// source: whether a node has sent the request. Without a proof, only To tags of this engine count: a request with
+    /// another To tag, or with credentials, is new work.
     pub fn set_proof(&mut self, proof: Box<dyn RequestProof>) {
         self.proof = Some(proof);
     }

@@ -174,7 +174,7 @@ pub enum Output<'a> {
         /// the URI of the INVITE's Contact.
         remote_target: &'a [u8],
     },
-    /// The connection of a response is gone, and no new one can be had (RFC 3261 §18.2.2). The embedder tries the
+    /// The connection of a response is lost, and no new one can be had (RFC 3261 §18.2.2). The embedder tries the
     /// servers that sent-by names, with [`Engine::redirect`](super::Engine::redirect), or calls
     /// [`Engine::undeliverable`](super::Engine::undeliverable). Only with
     /// [`Config::redirects_responses`](super::Config::redirects_responses).
@@ -221,7 +221,7 @@ enum Queued {
     Other(Output<'static>),
 }
 
-/// The queue. Messages lie one behind the other in one buffer that is kept, so that answering allocates nothing.
+/// The queue. Messages follow each other in one buffer that is reused. So a response allocates no memory.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     queue: VecDeque<Queued>,

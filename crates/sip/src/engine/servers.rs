@@ -29,7 +29,7 @@ pub(super) struct Server {
     pub(super) fingerprint: Fingerprint,
     pub(super) machine: Machine,
     pub(super) flow: Flow,
-    /// Where responses go; for a stream, where to connect when the request's connection is gone.
+    /// Where responses go; for a stream, where to connect when the request's connection is closed.
     pub(super) reply_to: SocketAddr,
     pub(super) mark: Option<Mark>,
     /// What responses copy from the request, until its final one.

@@ -95,7 +95,7 @@ impl<'a> Lines<'a> {
         let rest = self.bytes.get(start..).unwrap_or_default();
         let mut at = 0;
         while let Some(eight) = rest.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-            // A byte of this is 0 where the colon is; the trick finds the lowest 0 of a word without fail.
+            // A byte of `word` is 0 where a colon is. The expression below always finds the lowest such byte.
             let word = u64::from_le_bytes(*eight) ^ 0x3A3A_3A3A_3A3A_3A3A;
             let zeros = word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080;
             if zeros != 0 {

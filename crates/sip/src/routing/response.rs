@@ -33,7 +33,7 @@ pub struct SentBy {
 /// to such an address would let one request reach many hosts. `maddr` is also ignored if it is loopback, link-local or
 /// private and the source is not.
 ///
-/// For a stream this is where a new connection is opened when the request's own is gone.
+/// For a stream this is where a new connection is opened when that of the request is closed.
 #[must_use]
 pub fn response_address(transport: Transport, source: SocketAddr, via: SentBy) -> SocketAddr {
     let port = via.port.unwrap_or(transport.default_port());

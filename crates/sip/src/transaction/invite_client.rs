@@ -134,7 +134,7 @@ impl InviteClient {
         }
     }
 
-    /// The only way to the other side is gone, so no response comes any more.
+    /// The only connection to the other side is lost, so no response can arrive.
     pub(crate) fn flow_failed(&mut self) -> Step {
         match self.state {
             State::Calling | State::Proceeding | State::Completed => {

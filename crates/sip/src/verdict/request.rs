@@ -268,7 +268,7 @@ fn is_optional(request: &Message<'_>) -> bool {
     })
 }
 
-/// Whether Accept names a body that we could answer with; without the header it is SDP (RFC 3261 §20.1).
+/// Whether Accept names a body that we could respond with. True without the header, which means SDP (RFC 3261 §20.1).
 fn accepts_any(request: &Message<'_>, rules: &Rules<'_>) -> bool {
     if !request.has(Kind::Accept) {
         return true;

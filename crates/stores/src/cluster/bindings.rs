@@ -479,8 +479,8 @@ impl ClusterBindings {
         (more.forged, more.untimely)
     }
 
-    /// The wall clock now. If it has stepped, the machine may have slept: then bindings are older than the monotonic
-    /// clock says, and other nodes may have told this one in vain to remove some.
+    /// The wall clock now. If it has stepped, the machine may have been suspended. Then bindings are older than the
+    /// monotonic clock says, and this node may have missed notices to remove some.
     pub(super) fn note_clock(&self, unix_ms: u64) {
         let now_ms = self.now_ms();
         let by_ms = self.state().steps.note(now_ms, unix_ms);

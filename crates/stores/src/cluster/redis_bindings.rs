@@ -5,9 +5,8 @@
 //! ```
 //!
 //! END: when the binding ends. TIME: when the REGISTER came. Both are in milliseconds by the clock of Redis. CALL is a
-//! hash of the Call-ID, and NODE is the name of the node, in hexadecimal digits. A binding that was removed stays for a
-//! minute without a text, with `-` in front of NODE: then an earlier REGISTER that another node writes late does not
-//! bring it back.
+//! hash of the Call-ID, and NODE is the name of the node, in hexadecimal digits. A removed binding stays for a minute
+//! without a text, and with `-` before NODE. So an earlier REGISTER that another node writes late does not restore it.
 
 use super::engine::{BindOutcome, BindRequest, BindResult, Conflict, Texts};
 use super::redis::{Bytes, RedisEngine, Script, text};
@@ -19,6 +18,7 @@ macro_rules! script {
     ($rest:literal) => {
         concat!(
             r"
+-- GONE: milliseconds for which a removed binding stays.
 local FIELDS, FARTHEST, GONE, CLOCKS = 100, now + 31 * 86400000, 60000, 2000
 -- The longest entry of a node has half as many bytes: 254 of the address and 64 of the name, in hexadecimal digits.
 local ENTRY, RETURNED = 2048, 131072

@@ -65,8 +65,8 @@ impl Backoff {
     }
 }
 
-/// How much is asked for at once. If many nodes ask at the same time, each asks for less, so that none waits for longer
-/// than [`TIMEOUT`]: the engine would do the work, and the nodes would ask for it again.
+/// Requests per batch to the engine. If many nodes ask at the same time, each sends smaller batches. Otherwise a node
+/// would reach [`TIMEOUT`] and repeat commands that the engine has already carried out.
 #[derive(Debug)]
 pub(super) struct BatchSize(usize);
 

@@ -169,7 +169,7 @@ impl Channels {
             .unwrap_or(Mono::NEVER)
     }
 
-    /// Drops all whose relayed address is gone; `None` means all.
+    /// Drops all whose relayed address was released; `None` means all.
     pub(super) fn remove_family(&mut self, family: Option<AddressFamily>) {
         let Some(family) = family else {
             self.list = Vec::new();

@@ -40,7 +40,7 @@ pub struct Mapped {
     pub timing: Timing,
 }
 
-/// Why an allocation is gone though nobody released it.
+/// Why an allocation has ended without a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocationLoss {
@@ -109,7 +109,7 @@ pub enum Event {
         /// The round trip.
         timing: Timing,
     },
-    /// The allocation is gone, and with it permissions and channels.
+    /// The allocation does not exist any more. Permissions and channels end with it.
     Lost(AllocationLoss),
     /// A peer may send now. Not repeated when the permission is refreshed.
     Permitted {

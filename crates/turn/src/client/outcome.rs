@@ -69,7 +69,8 @@ impl Client {
 
     /// A request failed.
     pub(super) fn failed(&mut self, now: Now, operation: Operation, error: RequestError) {
-        // RFC 8656 §5: after 437 to anything but Allocate the client MUST assume that the allocation is gone.
+        // RFC 8656 §5: after 437 to anything but Allocate, the client MUST assume that the allocation does not exist
+        // any more.
         let mismatch = error.code() == Some(ALLOCATION_MISMATCH);
         match operation {
             Operation::Binding => self.events.push_back(Event::BindingFailed(error)),
@@ -239,7 +240,7 @@ impl Client {
         }
     }
 
-    /// The allocation is gone, and with it all that hung on it.
+    /// The allocation does not exist any more. Its permissions, channels and connections end with it.
     pub(super) fn lose(&mut self, loss: AllocationLoss) {
         if self.allocation.take().is_some() {
             self.forget(None);

@@ -123,7 +123,7 @@ impl Permissions {
             .unwrap_or(Mono::NEVER)
     }
 
-    /// Drops all whose relayed address is gone; `None` means all.
+    /// Drops all whose relayed address was released; `None` means all.
     pub(super) fn remove_family(&mut self, family: Option<AddressFamily>) {
         match family {
             Some(family) => self

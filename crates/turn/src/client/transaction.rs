@@ -72,7 +72,7 @@ pub(super) struct Transaction {
     max_transmissions: u8,
 }
 
-/// What the passing of a transaction's deadline means.
+/// What the end of a transaction's deadline means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TimeoutAction {
     /// The request was marked for another transmission.

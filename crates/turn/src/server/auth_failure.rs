@@ -39,7 +39,7 @@ auth_failures! {
     WrongRealm = "wrong_realm",
     /// The nonce was issued to this client too long ago: 438. Every client gets this now and then.
     StaleNonce = "stale_nonce",
-    /// The nonce was not issued by this server, or to another address, or under a key that is gone: 438.
+    /// The nonce was not issued by this server, or to another address, or under an expired key: 438.
     ForgedNonce = "forged_nonce",
     /// The nonce was issued with password algorithms, or with a word on user names, that do not hold any more: 438.
     OutdatedOffer = "outdated_offer",

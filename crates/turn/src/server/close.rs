@@ -17,8 +17,8 @@ use crate::{AllocationKey, FiveTuple, Mono, Now};
 const RELAYS_PER_CALL: usize = 64;
 
 impl Server {
-    /// The client with this 5-tuple. If its allocation has expired, or a part of it, that part is gone before
-    /// this returns.
+    /// The client with this 5-tuple. If its allocation has expired, or a part of it, closes that part before it
+    /// returns.
     pub(super) fn client_at(&mut self, now: Now, five_tuple: &FiveTuple) -> Option<u32> {
         let place = self.holder_of(five_tuple)?;
         if let Some(allocation) = self.clients.allocation(place) {

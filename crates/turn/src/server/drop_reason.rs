@@ -48,7 +48,7 @@ drop_reasons! {
     /// request, or once with [`Config::strict_amplification`](super::Config::strict_amplification).
     Amplification = "amplification",
     /// The source address, which no valid nonce has verified, has had its error responses of this second. Refresh
-    /// requests that another server must authenticate count, too.
+    /// requests that another engine must authenticate count, too.
     UnverifiedOverLimit = "unverified_over_limit",
     /// A Binding request with PADDING, from a prefix that has had its share of padded responses in this second
     /// (RFC 5780 §7.6).

@@ -1,4 +1,5 @@
-//! ICMP errors for what was sent to peers (RFC 8656 §11.5).
+//! ICMP errors for what was sent to peers (RFC 8656 §11.5). The client gets a Data indication with ICMP. No permission
+//! and no channel ends by an ICMP error.
 
 use std::net::SocketAddr;
 

@@ -37,7 +37,7 @@ struct SuspendedRequest {
     bytes: Box<[u8]>,
     /// The state of the credentials when the look-up began.
     epoch: u32,
-    /// Whether it may go to another server.
+    /// Whether it may go to another engine.
     may_move: bool,
 }
 
@@ -248,7 +248,7 @@ impl Server {
         }
     }
 
-    /// Drops the requests of a client whose connection is gone.
+    /// Drops the requests of a client whose connection is closed.
     pub(super) fn forget_lookups_of(&mut self, five_tuple: &FiveTuple) {
         while let Some(index) = self.lookups.find(five_tuple, |_| true) {
             self.lookups.remove(index);

@@ -12,14 +12,14 @@
 //! client that has not proven a user name gets responses, but the server stores nothing for it; a nonce requires no
 //! memory.
 //!
-//! # How a datagram passes
+//! # The path of a datagram
 //!
 //! - **ChannelData** (`channel_data.rs`): one look-up of the 5-tuple, one of the channel, for as many datagrams of the
 //!   run as are alike. **From a peer** (`data.rs`): the relay's key is an index; one look-up by peer.
 //! - **A request** (`request.rs`): a retransmitted Allocate or deletion gets its response again. Then RFC 8489 §9.2.4
 //!   (`auth.rs`), unknown attributes, RFC 8656 §5, and the file of the method. All checks come before the first change.
 //! - **Allocate** requires sockets. The request waits in its client (`allocate.rs`) until the embedder has opened them
-//!   or failed (`opening.rs`), or moves the request to another server (`moved.rs`).
+//!   or failed (`opening.rs`), or moves the request to another engine (`moved.rs`).
 //! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections
 //!   and decides about them.
 //! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data
@@ -178,7 +178,7 @@ use walk::PolicySweep;
 use crate::random::Random;
 use crate::{ClientPath, FiveTuple, Now, Run};
 
-/// The TURN server of one worker.
+/// The TURN server of one worker. Comments call it the engine; another engine is the `Server` of another worker.
 #[derive(Debug)]
 pub struct Server {
     config: ValidConfig,
@@ -287,7 +287,7 @@ impl Server {
         }
     }
 
-    /// A request that another server's embedder moved here ([`Output::MoveRequest`], or
+    /// A request that another engine's embedder moved here ([`Output::MoveRequest`], or
     /// [`request_moved`](Self::request_moved)). It is handled as if it had arrived here, and is not moved again.
     /// `user` is what the output said: nobody is looked up again. Without a user, the request is authenticated here.
     pub fn handle_moved(

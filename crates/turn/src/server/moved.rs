@@ -1,8 +1,8 @@
-//! Allocate requests that the embedder took to another server, so that what still comes here for them finds its way.
+//! Allocate requests that the embedder moved to another engine, and where their further datagrams go.
 //!
 //! After the embedder has steered a 5-tuple to another worker, nothing from it arrives here, with two exceptions.
 //! These are datagrams that had already arrived, and a late retransmission after the end of the allocation. Without
-//! this memory the first would make a second allocation for the 5-tuple, and the second one that nobody wants.
+//! this memory, each of them would make another allocation for the 5-tuple.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{FiveTuple, Mono};
 const KEPT_TIME: Duration = Duration::from_secs(40);
 
 /// How long any request from the 5-tuple follows: longer than a datagram waits in a receive buffer. After that the
-/// client has a response from the other server and makes a new start.
+/// client has a response from the other engine and makes a new start.
 const MAX_QUEUED_TIME: Duration = Duration::from_secs(1);
 
 /// How many are remembered, at about 100 bytes each. When there are more, the older ones give way: all that happens is
@@ -27,7 +27,7 @@ const MAX_ENTRIES: usize = 4096;
 struct Entry {
     five_tuple: FiveTuple,
     transaction_id: TransactionId,
-    /// The embedder's name for the other server.
+    /// The embedder's name for the other engine.
     to: u16,
     at: Mono,
 }
@@ -69,7 +69,7 @@ impl Moved {
         (now.since(entry.at) < follows).then_some(entry.to)
     }
 
-    /// Remembers that a request went to another server.
+    /// Remembers that a request went to another engine.
     pub(super) fn remember(
         &mut self,
         five_tuple: &FiveTuple,

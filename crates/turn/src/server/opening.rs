@@ -115,7 +115,7 @@ impl Server {
         true
     }
 
-    /// The response to [`Output::ClaimReservation`](super::Output::ClaimReservation): what the other server's
+    /// The response to [`Output::ClaimReservation`](super::Output::ClaimReservation): what the other engine's
     /// [`claim_reservation`](Self::claim_reservation) returned. Returns `false` if the request is not known (any more).
     /// Then the embedder closes the socket.
     pub fn reservation_claimed(

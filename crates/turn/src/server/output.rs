@@ -24,7 +24,7 @@ pub enum Output<'a> {
         bytes: &'a [u8],
     },
     /// Open sockets, all of them or those that can be opened, and call
-    /// [`relays_opened`](super::Server::relays_opened). Or move the request to a server that has less to do, by its
+    /// [`relays_opened`](super::Server::relays_opened). Or move the request to an engine with a lower load, by its
     /// [`handle_moved`](super::Server::handle_moved), and call [`request_moved`](super::Server::request_moved) here.
     OpenRelays {
         /// Hand this back.
@@ -33,15 +33,15 @@ pub enum Output<'a> {
         path: ClientPath,
         /// One or two sockets.
         relays: &'a [RelayRequest],
-        /// The request, byte for byte. `None` if it may not be moved, because it came from another server.
+        /// The request, byte for byte. `None` if it may not be moved, because it came from another engine.
         message: Option<&'a [u8]>,
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
     },
     /// An authenticated request from a 5-tuple whose Allocate request was [moved](super::Server::request_moved) a
-    /// moment ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved).
+    /// moment ago: hand it to the same engine's [`handle_moved`](super::Server::handle_moved).
     MoveRequest {
-        /// The embedder's number of that server.
+        /// The embedder's number of that engine.
         to: u16,
         /// The client.
         path: ClientPath,
@@ -50,20 +50,19 @@ pub enum Output<'a> {
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
     },
-    /// A Refresh request over UDP whose genuine ticket (RFC 8016) names another server. From now on, have the
-    /// datagrams of this 5-tuple delivered to that server, and hand it the request by
+    /// A Refresh request over UDP whose genuine ticket (RFC 8016) names another engine. From now on, have the
+    /// datagrams of this 5-tuple delivered to that engine, and hand it the request by
     /// [`handle_moved`](super::Server::handle_moved). If it has no [allocation](super::Server::has_allocation) for the
     /// 5-tuple then, or if that is impossible, change nothing: the request is lost.
     MoveClient {
-        /// The number of that server.
+        /// The number of that engine.
         to: u16,
         /// The client.
         path: ClientPath,
         /// The request, byte for byte.
         message: &'a [u8],
-        /// Who has made the request: hand it over with the request. `None` if that server must authenticate the
-        /// request: it knows the session key of the allocation, also if the key of the access token was removed
-        /// (RFC 7635).
+        /// Who has made the request: hand it over with the request. `None` if the other engine must authenticate the
+        /// request. It has the session key of the allocation, even without the key of the access token (RFC 7635).
         user: Option<&'a VerifiedUser>,
     },
     /// An allocation has this 5-tuple, too (RFC 8016).
@@ -83,20 +82,20 @@ pub enum Output<'a> {
         /// The path that it had.
         from: ClientPath,
     },
-    /// A request on a stream that belongs to another server: ConnectionBind (RFC 6062 §5.4), by its CONNECTION-ID, or
+    /// A request on a stream that belongs to another engine: ConnectionBind (RFC 6062 §5.4), by its CONNECTION-ID, or
     /// Refresh, by its ticket (RFC 8016). Move the client's connection there, and call its
-    /// [`connection_moved`](super::Server::connection_moved). If there is no such server, call it here: the client gets
-    /// an error. If that server takes no connection at the moment, call
+    /// [`connection_moved`](super::Server::connection_moved). If there is no such engine, call it here: the client gets
+    /// an error. If that engine accepts no connection at the moment, call
     /// [`connection_not_moved`](super::Server::connection_not_moved) here.
     MoveConnection {
-        /// The number of that server.
+        /// The number of that engine.
         to: u16,
         /// The client.
         path: ClientPath,
         /// The request, byte for byte. It is not authenticated yet.
         message: &'a [u8],
     },
-    /// The reservation token names another worker: ask its server with
+    /// The reservation token names another worker: ask its engine with
     /// [`claim_reservation`](super::Server::claim_reservation), move the socket here under `key`, and call
     /// [`reservation_claimed`](super::Server::reservation_claimed).
     ClaimReservation {
@@ -247,7 +246,7 @@ pub enum Output<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// A request has proven its user's key. Reported by the server that has received the request, not by the one it is
+    /// A request has proven its user's key. Reported by the engine that has received the request, not by the one it is
     /// moved to.
     Authenticated {
         /// The client of the allocation.
@@ -404,7 +403,7 @@ pub enum CloseReason {
     Refreshed,
     /// It was not refreshed in time.
     Expired,
-    /// The client's connection is gone.
+    /// The client's connection is closed.
     ClientClosed,
     /// The server shuts down.
     ServerShutdown,

@@ -1,5 +1,4 @@
-//! The queue of outputs. Messages lie one behind the other in one buffer that is kept, so that answering
-//! allocates nothing.
+//! The queue of outputs. Messages follow each other in one buffer that is reused. So a response allocates no memory.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -44,7 +43,7 @@ pub(super) struct Closed {
 /// A change of the 5-tuples of an allocation (RFC 8016).
 #[derive(Debug)]
 pub(super) enum PathChange {
-    /// A client and its request belong to another server.
+    /// A client and its request belong to another engine.
     Elsewhere {
         to: u16,
         path: ClientPath,
@@ -396,7 +395,7 @@ impl Outputs {
         self.queue.push_back(Queued::Send { path, bytes });
     }
 
-    /// Asks for sockets. `message` is the request, if another server may handle it.
+    /// Asks for sockets. `message` is the request, if another engine may handle it.
     pub(super) fn open_relays(
         &mut self,
         request: RequestKey,
@@ -416,7 +415,7 @@ impl Outputs {
         });
     }
 
-    /// Has a request moved to another server.
+    /// Has a request moved to another engine.
     pub(super) fn move_request(
         &mut self,
         to: u16,
@@ -433,7 +432,7 @@ impl Outputs {
         });
     }
 
-    /// Has a request moved to another server, and its client's 5-tuple with it.
+    /// Has a request moved to another engine, and its client's 5-tuple with it.
     pub(super) fn move_client(
         &mut self,
         to: u16,
@@ -450,7 +449,7 @@ impl Outputs {
         }));
     }
 
-    /// Has a request moved to another server with its connection.
+    /// Has a request moved to another engine with its connection.
     pub(super) fn move_connection(&mut self, to: u16, path: ClientPath, message: &[u8]) {
         let bytes = self.store(message);
         self.push(Queued::MoveConnection { to, path, bytes });

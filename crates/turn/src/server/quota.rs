@@ -64,7 +64,7 @@ pub trait Quota: Debug + Send + Sync {
     ) -> Result<(), QuotaExceeded>;
 }
 
-/// One acquired unit that no allocation or reservation holds yet: it is on its way from one server to another. Dropping
+/// One acquired unit that no allocation or reservation holds yet: it is on its way from one engine to another. Dropping
 /// it releases the unit.
 #[derive(Debug)]
 pub struct QuotaUnit {

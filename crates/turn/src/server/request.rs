@@ -15,14 +15,15 @@ use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
 
-/// How a request reached this server, and what is known about its user already.
+/// How a request reached this engine, and what is known about its user already.
 #[derive(Debug)]
 pub(super) struct RequestOrigin {
-    /// Whether this server may pass it to another server. False if another server has passed it to this one.
+    /// Whether this engine may pass it to the engine of another worker. False if another engine has passed it to this
+    /// one.
     pub(super) may_move: bool,
     /// The result of a look-up that suspended the request (`Output::FindKeys`).
     pub(super) found: Option<Box<KeyLookup>>,
-    /// The user that another server has verified.
+    /// The user that another engine has verified.
     pub(super) user: Option<Arc<User>>,
 }
 
@@ -36,7 +37,8 @@ impl RequestOrigin {
         }
     }
 
-    /// Another server has passed the request on. `user` has sent it; `None` if that server could not authenticate it.
+    /// The engine of another worker has passed the request on. `user` is its sender; `None` if that engine could not
+    /// authenticate it.
     pub(super) fn moved(user: Option<&VerifiedUser>) -> RequestOrigin {
         RequestOrigin {
             may_move: false,

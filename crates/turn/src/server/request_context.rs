@@ -25,7 +25,7 @@ pub(super) struct RequestContext {
     pub(super) user: Option<Arc<User>>,
     /// Whether it is an Allocate request that asks for a ticket (RFC 8016 §3.1.2).
     pub(super) wants_ticket: bool,
-    /// Whether another server may handle it. `false` for a request that came from one.
+    /// Whether another engine may handle it. `false` for a request that came from one.
     pub(super) may_move: bool,
 }
 

@@ -29,7 +29,7 @@ const PLACE_COUNT: u32 = 1 << 24;
 /// Where a token's MAC starts.
 const MAC_START: usize = 4;
 
-/// A reserved relay that a client of another server has claimed. Dropping it releases its unit of quota.
+/// A reserved relay that a client of another engine has claimed. Dropping it releases its unit of quota.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ClaimedRelay {
@@ -214,7 +214,7 @@ impl Server {
         Ok(())
     }
 
-    /// Another server's [`Output::ClaimReservation`](super::Output::ClaimReservation), for its client. On success the
+    /// Another engine's [`Output::ClaimReservation`](super::Output::ClaimReservation), for its client. On success the
     /// relay is no longer known here, and its unit of quota is the claiming client's.
     ///
     /// # Errors

@@ -106,7 +106,7 @@ const fn second_of(now: Mono) -> u64 {
 }
 
 impl Server {
-    /// Takes an error response, or a move to another server, out of the budget of a client that has proven nothing.
+    /// Takes an error response, or a move to another engine, out of the budget of a client that has proven nothing.
     ///
     /// # Errors
     /// The budget of this second is used.

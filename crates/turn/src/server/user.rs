@@ -74,7 +74,7 @@ pub enum UsersToForget<'a> {
     All,
 }
 
-/// A user who has proven the key of a request, for another server of the same configuration to which the request is
+/// A user who has proven the key of a request, for another engine of the same configuration to which the request is
 /// moved.
 #[derive(Clone, Debug)]
 pub struct VerifiedUser(pub(super) Arc<User>);

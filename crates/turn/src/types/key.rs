@@ -1,4 +1,4 @@
-//! Keys into the server's tables. Each carries a generation: the key of something that is gone finds nothing,
+//! Keys into the server's tables. Each carries a generation: the key of a removed entry finds nothing,
 //! also when its slot is in use again.
 
 /// Names one relayed transport address, and with it the embedder's socket for it.

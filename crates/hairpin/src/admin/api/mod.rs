@@ -303,7 +303,7 @@ fn check_type(kind: Option<&HeaderValue>, body: &hyper::body::Incoming) -> Resul
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
-/// Operations on the store. All that they need is theirs, because they run to their end when the client has gone.
+/// Operations on the store. They own their arguments, because they continue if the client closes the connection.
 async fn in_store(
     operation: Operation,
     name: String,

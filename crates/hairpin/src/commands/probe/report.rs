@@ -63,7 +63,7 @@ impl Finding {
     }
 }
 
-/// For programs, when there was no answer to speak of.
+/// The JSON of a probe without a usable response.
 pub(super) fn failure_json(failure: &Failure) -> Value {
     match failure {
         Failure::NoAddress(error) => json!({ "ok": false, "error": format!("{error:#}") }),

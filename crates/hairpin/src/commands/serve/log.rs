@@ -26,7 +26,7 @@ pub(in crate::commands) struct Level(reload::Handle<LevelFilter, Registry>);
 impl Level {
     /// Logs what is at least as severe as `level` from now on.
     pub(super) fn set(&self, level: LevelFilter) {
-        // Fails only if the subscriber is gone, and then nothing is logged anyway.
+        // Fails only if the subscriber was dropped, and then nothing is logged anyway.
         let _ = self.0.reload(level);
     }
 }

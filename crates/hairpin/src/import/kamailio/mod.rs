@@ -47,7 +47,7 @@ const BLOCKS: &[&str] = &[
 ];
 
 /// Finds the verdict of every statement that the `#!define`s select, and makes the configuration.
-pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
+pub(super) fn read(text: &str, _has_database: bool, imported: &mut Imported) {
     let script = statements::read(text);
     for statement in &script.statements {
         let verdict = judge(statement, &script, imported);

@@ -85,7 +85,7 @@ pub(super) fn is_recognized(text: &str) -> bool {
 }
 
 /// Finds the verdict of every line, and makes the configuration.
-pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
+pub(super) fn read(text: &str, _has_database: bool, imported: &mut Imported) {
     let file = File(lines(text).collect());
     for line in &file.0 {
         imported.lines.push(JudgedLine {

@@ -311,7 +311,7 @@ impl Core {
         self.wheel.set(place, Mono(at_ns));
     }
 
-    /// Writes the request that is out.
+    /// Writes the outstanding request.
     pub(super) fn write(&mut self, place: u32) {
         let slot = *self.slots.get(place);
         let texts = &self.links[usize::from(slot.link)];
@@ -429,7 +429,7 @@ impl Core {
         }
     }
 
-    /// A link is gone, and with it all that was out on it.
+    /// A connection is lost. Each request that waits on it goes to the next server, or fails.
     pub(super) fn link_lost(&mut self, link: u16, around: WorkContext<'_>) {
         let is_measured = around.now_ns >= around.shared.measure_ns;
         self.tally.report.connections_lost += u64::from(is_measured);
@@ -471,7 +471,7 @@ pub(super) fn cseq_of(slot: &Slot, leg: u8) -> u32 {
         }
 }
 
-/// The leg of what is out.
+/// The leg of the outstanding request.
 pub(super) fn expected_leg(slot: &Slot) -> u8 {
     match (slot.stage, slot.challenged) {
         (Stage::First | Stage::Cancelling, false) => leg::FIRST,

@@ -169,7 +169,7 @@ impl Core {
         self.set_timer(place, around.now_ns + GIVE_UP_NS);
     }
 
-    /// Takes a final response to what is out.
+    /// Handles a final response to the outstanding request.
     fn handle_final_response(
         &mut self,
         place: u32,
@@ -213,7 +213,7 @@ impl Core {
         self.memory(place).dialog.set_target(&uri);
     }
 
-    /// The method and URI of what is out, and whose it is.
+    /// The method and URI of the outstanding request, and whose it is.
     fn asked(&mut self, place: u32) -> (::sip::Method<'static>, Vec<u8>, u32) {
         let slot = *self.slots.get(place);
         let words = &self.setting.words;

@@ -8,15 +8,15 @@ pub(super) enum Stage {
     /// The slot is free.
     #[default]
     Free,
-    /// The first request is out.
+    /// The first request is outstanding.
     First,
     /// The call is up.
     Talking,
-    /// The BYE is out.
+    /// The BYE is outstanding.
     Bye,
-    /// The call rings, and its CANCEL is out.
+    /// The call rings, and its CANCEL is outstanding.
     Cancelling,
-    /// A REGISTER is out that makes a callee reachable, or ends that.
+    /// A REGISTER is outstanding. It makes a callee reachable, or ends that.
     Enrol,
 }
 
@@ -25,9 +25,9 @@ pub(super) enum Stage {
 pub(super) struct Slot {
     /// When it was meant to begin.
     pub(super) intended_ns: u64,
-    /// When the request that is out first left.
+    /// Time of the first transmission of the outstanding request.
     pub(super) sent_ns: u64,
-    /// When it left for the last time, microseconds after that.
+    /// Time of its last transmission, in microseconds after the first one.
     pub(super) tried_us: u32,
     /// Until the request is sent again; 0 if it is not.
     pub(super) interval_ms: u32,
@@ -39,7 +39,7 @@ pub(super) struct Slot {
     /// A provisional response came.
     pub(super) proceeding: bool,
     pub(super) measured: bool,
-    /// What is out answers a challenge.
+    /// The outstanding request has credentials for a challenge.
     pub(super) challenged: bool,
     /// The other side has ended the call.
     pub(super) hung_up: bool,

@@ -16,7 +16,7 @@ const FIRST_RETRANSMISSION: Duration = Duration::from_millis(500);
 const TRANSACTION_INTERVAL: Duration = Duration::from_millis(100);
 /// Idle times that are tested: this many steps up to the longest.
 const LIFETIME_STEPS: u32 = 12;
-/// Bindings that are gone one after the other until longer idle times are not tested.
+/// Bindings that have expired in a row until longer idle times are not tested.
 const MAX_GONE: u32 = 2;
 /// How long a datagram may take through a hairpin and back to this machine.
 const HAIRPIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -109,8 +109,8 @@ fn free(address: SocketAddr) -> Result<SocketAddr, UasError> {
     Ok(tcp.local_addr())
 }
 
-/// The same, and for port 0 with one of several that the kernel chooses for UDP: some are taken over TCP, also by
-/// connections that have ended (TIME_WAIT). If there are many addresses, each has its own tries.
+/// The same. For port 0, it tries several ports that the kernel chooses for UDP. Over TCP, some of them are in use,
+/// also by ended connections (TIME_WAIT). If there are many addresses, each has its own tries.
 fn find(address: SocketAddr) -> Result<SocketAddr, UasError> {
     let mut tries = 0;
     loop {

@@ -1,5 +1,5 @@
-//! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to
-//! say.
+//! From the bytes of a message to the response. The engine finds the transaction, the rules check the message, and the
+//! transaction user decides.
 
 mod counting;
 mod exchange;
@@ -381,7 +381,7 @@ impl Endpoint {
         }
     }
 
-    /// A connection is gone, or the attempt to make one.
+    /// A connection is closed, or an attempt to make one has failed.
     pub(super) fn disconnected(&mut self, gone: &Gone) {
         let now = self.now.mono;
         match gone.attempt {
@@ -570,7 +570,7 @@ impl Endpoint {
         run(&mut self.user, &mut transactions)
     }
 
-    /// What is refused is answered and forgotten (RFC 3261 §8.2.7): a retransmission gets the same answer.
+    /// Responds to a refused request without a transaction (RFC 3261 §8.2.7). A retransmission gets the same response.
     fn refuse(
         &mut self,
         to: &sip::build::Answerable<'_>,

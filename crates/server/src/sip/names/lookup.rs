@@ -113,7 +113,7 @@ fn make(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
     options.edns_payload_len = LONGEST_DATAGRAM;
     // Those who ask have caches of their own, with the limits of SIP.
     options.cache_size = 0;
-    // Two servers at a time, the faster ones first: one that is gone costs nothing.
+    // Two servers at a time, the faster ones first: a failed server costs no time.
     options.server_ordering_strategy = ServerOrderingStrategy::QueryStatistics;
     options.num_concurrent_reqs = 2;
     // A forged answer must guess the case of the letters as well.

@@ -11,7 +11,8 @@ impl User {
         }
     }
 
-    /// Saves and publishes bindings, removes those that have ended, and has phones refresh theirs.
+    /// Saves changed bindings, and reports them to other nodes. Removes bindings that have ended. Sends push
+    /// notifications to phones that must refresh theirs.
     pub(super) fn expire_bindings(&mut self, now: Mono) {
         let Some(registrations) = &mut self.registrations else {
             return;

@@ -244,7 +244,7 @@ impl User {
         registrations.map_or(0, |it| it.remove_if(now, aor, Cause::Server, is_meant))
     }
 
-    /// A connection is gone.
+    /// A connection is closed.
     pub(super) fn connection_gone(
         &mut self,
         transactions: &mut Transactions<'_>,

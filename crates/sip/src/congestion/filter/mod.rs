@@ -43,7 +43,7 @@ const MEMORY: Duration = Duration::from_secs(16);
 /// For so long after the last drop the filter remembers: transactions end after 64 * T1 (RFC 3261 §17.1, timers B and
 /// F).
 const AFTERMATH: Duration = Duration::from_secs(32);
-/// The share of remembered requests grows by this in each tick in which the worker is calm, eightyfold in a second ..
+/// The factor of the share of remembered requests in each tick with [`Load::Calm`]: 80 times in a second ..
 const AGAIN_GROWTH: f64 = 1.25;
 /// .. from this: with a hundred times the capacity of retransmissions, what passes first is less than half of it ..
 const AGAIN_FIRST: f64 = 1.0 / 256.0;
@@ -51,7 +51,8 @@ const AGAIN_FIRST: f64 = 1.0 / 256.0;
 const AGAIN_CUT: f64 = 0.25;
 /// The weight of one tick in the averages: their delay of about three ticks is as long as the queue.
 const AVERAGING: f64 = 0.3;
-/// The largest part of a tick that may count as unused: of a worker with less to do its rate says nothing.
+/// The largest part of a tick that may count as unused. Above it, the rate of the worker says nothing about its
+/// capacity.
 const MAX_SPARE: f64 = 0.95;
 
 /// What happened since the last tick.
@@ -220,7 +221,7 @@ impl Filter {
         self.remembered += remembered;
     }
 
-    /// A tick has passed: sets shares.
+    /// A tick has passed: begins the filter, sets the thresholds of all places, or ends the filter.
     pub(super) fn tick(&mut self, now: Mono, peers: &WeightedSources, tick: Tick) {
         let passed = now.since(self.ticked_at).as_secs_f64().max(1e-3);
         self.ticked_at = now;
@@ -244,7 +245,8 @@ impl Filter {
                 *asked = 0.0;
             }
         }
-        // All the time for 503s is left, and half of them are used: both more and fewer requests may pass without harm.
+        // The whole time for 503s is reserved, and the filter lets pass requests for half of them. So a deviation up or
+        // down does no harm.
         let acceptable = self.acceptable * (1.0 - tick.refusal_part);
         let limits = self.set_thresholds(peers, acceptable + tick.refusals / 2.0);
         if limits {

@@ -89,7 +89,7 @@ impl Mobility {
         self.mobile.values().filter_map(|mobile| mobile.second)
     }
 
-    /// The client is gone. Returns its second path.
+    /// The client was removed. Returns its second path.
     pub(super) fn forget(&mut self, index: u32) -> Option<ClientPath> {
         let second = self.mobile.remove(&index)?.second?;
         self.unlist(&second.five_tuple);

@@ -19,8 +19,8 @@ const OLD_TICKET_S: u64 = 30;
 const SERIALS: u32 = 1 << 24;
 
 impl Server {
-    /// Has a request on a stream moved to the server that its ticket names, with its connection. The ticket is genuine;
-    /// that server authenticates the request.
+    /// Has a request on a stream moved to the engine that its ticket names, with its connection. The ticket is genuine;
+    /// that engine authenticates the request.
     pub(in super::super) fn follows_ticket(
         &mut self,
         path: &ClientPath,
@@ -52,7 +52,7 @@ impl Server {
         Some(self.ticket_of(message)?.worker.into())
     }
 
-    /// The client whose allocation the ticket of a Refresh request names, if this server has it.
+    /// The client whose allocation the ticket of a Refresh request names, if this engine has it.
     pub(in super::super) fn client_of_ticket(&self, message: &Message<'_>) -> Option<u32> {
         let ticket = self.ticket_of(message)?;
         let is_here = ticket.worker == self.tokens.worker()
@@ -70,13 +70,13 @@ impl Server {
         keys.open(sealed.0).ok()
     }
 
-    /// Passes a Refresh request that this server cannot authenticate to the server that its ticket names, because that
-    /// server has the session key of the allocation. Returns whether it has passed the request. It does so only over
-    /// UDP, and only if the ticket is genuine.
+    /// Passes a Refresh request that this engine cannot authenticate to the engine that the ticket names. That engine
+    /// has the session key of the allocation. Returns whether it has passed the request. It does so only over UDP, and
+    /// only if the ticket is genuine.
     ///
     /// # Errors
     /// The source has sent too many such requests. Anybody who has captured a ticket can send it again, and must not
-    /// fill the mailbox of the other server.
+    /// fill the mailbox of the other worker.
     pub(in super::super) fn pass_unverified(
         &mut self,
         now: Now,

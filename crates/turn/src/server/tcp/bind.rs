@@ -15,8 +15,8 @@ use super::{BoundTraffic, Stage};
 use crate::{ClientPath, Now};
 
 impl Server {
-    /// A request that another server's embedder moved here with its connection
-    /// ([`Output::MoveConnection`](super::super::Output::MoveConnection)), or that names a server which there is not.
+    /// A request that another engine's embedder moved here with its connection
+    /// ([`Output::MoveConnection`](super::super::Output::MoveConnection)), or that names an engine that does not exist.
     /// It is handled as if it had arrived here.
     pub fn connection_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) {
         let Ok(message) = Message::parse(message) else {

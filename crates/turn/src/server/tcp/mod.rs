@@ -120,7 +120,7 @@ impl PeerConnections {
     }
 
     /// Whether clients may use the methods of RFC 6062. All servers with the same configuration must agree on it, also
-    /// those without TCP allocations. A ConnectionBind request for another server's connection must not be dropped.
+    /// those without TCP allocations. A ConnectionBind request for another engine's connection must not be dropped.
     pub(super) fn is_rfc6062_enabled(&self) -> bool {
         self.was_allowed
     }

@@ -74,7 +74,7 @@ impl Terminal {
     }
 
     fn draw(&mut self) {
-        // A terminal that has gone away is no reason to stop measuring.
+        // A terminal that was closed is no reason to stop measuring.
         let _ = self.terminal.draw(|frame| self.screen.draw(frame));
     }
 }

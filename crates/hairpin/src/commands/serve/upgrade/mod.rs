@@ -6,7 +6,7 @@
 //!             ◀── reply, offer, process   sockets, keys, the control socket's lock
 //!  hold       ────────────────────────▶   each client gets an entry in the steering table
 //!             ◀── held
-//!  serving    ────────────────────────▶   stops listening, and ends when its last client has gone
+//!  serving    ────────────────────────▶   stops listening, and ends when it has no clients left
 //!  foreign    ────────────────────────▶   a request that belongs to one of its clients
 //!             ◀── left, once per second
 //! ```

@@ -98,7 +98,7 @@ impl InheritedProcess {
     /// Its control socket, if the configuration has the same path; `None` if another one is to be bound.
     ///
     /// # Errors
-    /// If its file is gone.
+    /// If its file does not exist any more.
     pub(in super::super) fn control(&mut self, wanted: &ControlSocket) -> Result<Option<Bound>> {
         let path = match wanted {
             ControlSocket::Off => return Ok(None),

@@ -1,4 +1,4 @@
-//! The old process: it hands over, and ends when its last client has gone.
+//! The old process: it hands over, and ends when it has no clients left.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
