@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory as _};
 
-use crate::cli::Cli;
+use crate::cli::{Cli, escape, shown};
 
 /// Columns of the help texts.
 const HELP_COLUMNS: usize = 100;
@@ -47,7 +47,7 @@ pub(crate) fn compare(page: &str, text: &str) {
 fn sections(command: &Command, name: &str, page: &mut String) {
     // Set again, because clap does not hand it down to subcommands.
     let mut own = command.clone().term_width(HELP_COLUMNS);
-    let help = own.render_long_help().to_string();
+    let help = shown(&own.render_long_help().to_string());
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
     page.push_str(&format!(
         "\n## `{name}`\n\n```text\n{}\n```\n",
@@ -64,11 +64,12 @@ fn sections(command: &Command, name: &str, page: &mut String) {
 
 #[test]
 fn the_page_of_commands_is_what_the_help_says() {
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = escape(Cli::command().disable_help_subcommand(true));
     command.build();
     let mut page = COMMANDS.to_owned();
     sections(&command, "hairpin", &mut page);
     assert!(page.matches("\n## ").count() > 20, "{page}");
+    assert!(page.contains("--user 'u{n}:pw{n}'"), "{page}");
     compare("cli.md", &page);
 }
 

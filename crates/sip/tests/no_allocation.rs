@@ -168,6 +168,21 @@ fn authentication_does_not_allocate() {
     });
 }
 
+/// In an overload, this check comes before the message is parsed, and anybody can make credentials up.
+#[test]
+fn the_look_for_a_fresh_nonce_does_not_allocate() {
+    let keys = NonceKeys::new(HashKey::new([1; 16]));
+    let mut nonce = [0; NONCE_LEN];
+    keys.issue(b"a \"realm\"", b"s", [1; 6], 1, &mut nonce);
+    let nonce = std::str::from_utf8(&nonce).expect("digits");
+    let with = |realm: &str| format!("Digest nonce=\"{nonce}\", realm=\"{realm}\"");
+    let (ours, long) = (with("a \\\"realm\\\""), with(&"\\x".repeat(10_000)));
+    assert_no_allocation(|| {
+        assert!(keys.has_valid(ours.as_bytes(), b"s", 1, 9));
+        assert!(!keys.has_valid(long.as_bytes(), b"s", 1, 9));
+    });
+}
+
 #[test]
 fn transactions_that_come_and_go_do_not_allocate() {
     for (name, operation) in Operation::ALL {

@@ -9,8 +9,7 @@ fn scan(text: &str) -> Result<Scan<'_>, ParseError> {
 }
 
 const FIELDS: &str = "v: SIP/2.0/UDP a.example;branch=z9hG4bK1\r\nVia: SIP/2.0/UDP b.example\r\nf: <sip:a>;tag=1\r\nTo: <sip:b>;tag=2\r\n\
-    i: x@y\r\nCSeq: 7 BYE\r\nPriority: emergency\r\nResource-Priority: esnet.0, ets.1\r\n\
-    Proxy-Authorization: Digest p\r\nAuthorization: Digest a\r\nAuthorization: Digest b\r\n";
+    i: x@y\r\nCSeq: 7 BYE\r\nProxy-Authorization: Digest p\r\nAuthorization: Digest a\r\nAuthorization: Digest b\r\n";
 
 #[test]
 fn it_finds_what_admission_decides_by() {
@@ -27,8 +26,6 @@ fn it_finds_what_admission_decides_by() {
     );
     assert_eq!(scan.valid_call_id(), Some(&b"x@y"[..]));
     assert_eq!(scan.typed_cseq().map(|cseq| cseq.number), Some(7));
-    assert_eq!(scan.priority, Some(&b"emergency"[..]));
-    assert_eq!(scan.resource_priority, Some(&b"esnet.0, ets.1"[..]));
     let credentials = [&b"Digest a"[..], b"Digest p"].map(Some);
     assert_eq!(scan.credentials, credentials);
     assert!(!scan.has_repeated, "each realm has its own credentials");

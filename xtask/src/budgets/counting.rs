@@ -15,10 +15,11 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(900);
 const HOT_SPOTS: usize = 8;
 
 /// The functions in which is counted: a worker's turn, and those of the driver that stand for one.
-const COUNTED: [&str; 6] = [
+const COUNTED: [&str; 7] = [
     "hairpin_server::local::Local::turn",
     "cost::engine::engine_turn",
     "cost::sip_engine::bed::engine_turn",
+    "cost::sip_dialog::proxy_turn",
     "cost::sip_engine::read::read_register",
     "cost::sip_engine::read::read_invite",
     "cost::routes::table::decide",

@@ -224,13 +224,12 @@ INLINE void remember(u64 hash, u32 generation)
         count(PLACES);
 }
 
-// Whether a header that exempts the request begins with these four bytes, a line end and three letters: Authorization,
-// Proxy-Authorization (the second half of a challenge), Priority, Resource-Priority (user space knows which values count).
-INLINE int exempts(u32 window)
+// Whether credentials (the second half of a challenge) may begin with these four bytes, a line end and three letters: Authorization,
+// Proxy-Authorization. User space knows which of them count.
+INLINE int begins_credentials(u32 window)
 {
     u32 lower = window | 0x202020;
-    return lower == FOUR('\n', 'a', 'u', 't') || lower == FOUR('\n', 'p', 'r', 'o') || lower == FOUR('\n', 'p', 'r', 'i') ||
-           lower == FOUR('\n', 'r', 'e', 's');
+    return lower == FOUR('\n', 'a', 'u', 't') || lower == FOUR('\n', 'p', 'r', 'o');
 }
 
 // "\nTo:", "\nt:" and what else may stand before the colon.
@@ -258,7 +257,7 @@ NOINLINE int judge_line(struct text *text, u32 window)
     // A line that begins with a blank continues the one before (RFC 3261 section 7.3.1).
     if (first == ' ' || first == '\t')
         return UNDECIDED;
-    if (exempts(window))
+    if (begins_credentials(window))
         return PASSES;
     text->in_to = begins_to(window);
     text->seen_to |= text->in_to;
@@ -296,7 +295,7 @@ INLINE u64 has_line_end(u64 word)
     return (zero - 0x0101010101010101ULL) & ~zero & 0x8080808080808080ULL;
 }
 
-// Whether the request surely begins something: its To, which is there, has no tag, and nothing exempts it.
+// Whether the request surely begins something: its To, which is there, has no tag, and there are no credentials.
 INLINE int begins_something(struct text *text, u32 length)
 {
     text->in_to = 0;

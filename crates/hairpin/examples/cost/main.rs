@@ -3,8 +3,8 @@
 //!
 //! Each scenario is warmed up, then measured between two marks. A mark is a function, and callgrind dumps its counters
 //! when it is called. A mark is also a system call in a trace: a look at a file that does not exist. Only what happens
-//! inside `Local::turn`, or for an engine alone inside `engine_turn`, or what reads a message or decides about a call,
-//! is the server's; the rest is this program.
+//! inside `Local::turn`, or for an engine alone inside `engine_turn` or `proxy_turn`, or what reads a message or decides
+//! about a call, is the server's; the rest is this program.
 //!
 //! Prints one line per scenario: its name and how many operations were measured.
 
@@ -12,6 +12,7 @@ mod client;
 mod engine;
 mod over_sockets;
 mod routes;
+mod sip_dialog;
 mod sip_engine;
 mod sip_over_sockets;
 
@@ -62,6 +63,7 @@ pub(crate) fn measure(name: &str, round: Round<'_>) -> Outcome<()> {
 fn main() -> Outcome<()> {
     engine::run()?;
     sip_engine::run()?;
+    sip_dialog::run()?;
     routes::run()?;
     over_sockets::run()?;
     sip_over_sockets::run()

@@ -201,8 +201,8 @@ fn first_sentence(arg: Arg) -> Arg {
     arg.help(help[..end].trim_end().to_owned())
 }
 
-/// Keeps clap from making line ends of braces.
-fn escape(command: Command) -> Command {
+/// Keeps clap from making line ends of braces. What it makes goes through [`shown`].
+pub(crate) fn escape(command: Command) -> Command {
     let kept = |text: Option<&clap::builder::StyledStr>| {
         text.map(ToString::to_string)
             .filter(|text| text.contains(NUMBER))
@@ -256,6 +256,11 @@ fn text(error: &clap::Error, colours: bool) -> String {
         true => rendered.ansi().to_string(),
         false => rendered.to_string(),
     };
+    shown(&text)
+}
+
+/// A text that clap has made, with the braces that [`escape`] has kept.
+pub(crate) fn shown(text: &str) -> String {
     text.replace(STAND_IN, NUMBER)
 }
 

@@ -96,6 +96,8 @@ pub(crate) enum Command {
 }
 
 pub(crate) use help::parse;
+#[cfg(test)]
+pub(crate) use help::{escape, shown};
 
 #[cfg(test)]
 mod tests {

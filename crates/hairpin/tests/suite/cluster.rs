@@ -1,7 +1,7 @@
 //! Several servers as one. The engine is a real Redis. `-- --ignored` runs what takes minutes.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::nodes::{Node, Redis, SECRET, soon, three};
 use crate::common::turn::{Answer, Client, USER};
@@ -44,8 +44,8 @@ fn each_node_knows_all_others_and_sends_clients_there_while_it_drains() {
     let redis = Redis::start();
     let [a, b, c] = three(&redis, "");
     for node in [&a, &b, &c] {
-        let waited = soon("all nodes", || node.names("serving") == ["a", "b", "c"]);
-        assert!(waited < Duration::from_secs(3), "{waited:?}");
+        // Tests of `stores::cluster` show in virtual time how soon.
+        soon("all nodes", || node.names("serving") == ["a", "b", "c"]);
     }
     let text = stdout(&b.run(&["nodes"]));
     assert!(
@@ -104,8 +104,7 @@ fn the_sessions_of_a_user_end_on_all_nodes() {
         stderr(&output)
     );
     for node in [&b, &c] {
-        let waited = soon("no session", || stdout(&node.run(&["sessions"])).is_empty());
-        assert!(waited < Duration::from_secs(3), "{waited:?}");
+        soon("no session", || stdout(&node.run(&["sessions"])).is_empty());
         assert_eq!(node.metric("hairpin_cluster_orders_total"), 1.0);
     }
     for client in &mut clients {
@@ -131,8 +130,9 @@ const MAX_ALLOCATIONS: usize = 16;
 const BLOCK: usize = 8;
 const QUOTA: &str = "[limits]\nallocations_per_user = 16";
 
+/// However long the engine takes to respond, a node without an answer gives at most one block more, and then refuses.
 #[test]
-fn a_user_at_the_limit_on_one_node_is_refused_on_the_others_within_a_second() {
+fn a_user_at_the_limit_on_one_node_is_refused_on_the_others() {
     let redis = Redis::start();
     let [a, b, c] = three(&redis, QUOTA);
     soon("all nodes", || a.names("serving").len() == 3);
@@ -140,13 +140,11 @@ fn a_user_at_the_limit_on_one_node_is_refused_on_the_others_within_a_second() {
     a.fill_slowly(MAX_ALLOCATIONS, &mut held);
     assert_eq!(a.fill(1, &mut held), 0);
     for node in [&b, &c] {
-        let first = Instant::now();
         let mut got = 0;
-        while first.elapsed() < Duration::from_secs(1) {
-            got += node.fill(1, &mut held);
-            std::thread::sleep(Duration::from_millis(20));
+        while node.fill(1, &mut held) == 1 {
+            got += 1;
+            assert!(got <= BLOCK, "{got}");
         }
-        assert!(got <= BLOCK, "{got}");
         for _ in 0..10 {
             assert_eq!(node.fill(1, &mut held), 0);
         }
@@ -158,11 +156,10 @@ fn a_user_at_the_limit_on_one_node_is_refused_on_the_others_within_a_second() {
         assert_eq!(client.refresh(0), OK);
     }
     soon("it is free again", || b.fill(1, &mut held) == 1);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while held.len() < MAX_ALLOCATIONS && Instant::now() < deadline {
+    soon(&format!("all of {most} are free again"), || {
         b.fill(1, &mut held);
-    }
-    assert_eq!(held.len(), MAX_ALLOCATIONS, "of {most}");
+        held.len() == MAX_ALLOCATIONS
+    });
     assert_eq!(b.fill(1, &mut held), 0);
     assert!(b.metric("hairpin_cluster_quota_attempts_total{outcome=\"refused\"}") >= 1.0);
 }
@@ -188,7 +185,6 @@ fn allocate_in_realm(node: &Node, user: &str, held: &mut Vec<Client>) -> u16 {
     code
 }
 
-/// However long the engine takes to respond, a node without an answer gives at most one block more, and then refuses.
 #[test]
 fn a_realm_at_its_limit_on_one_node_is_refused_on_the_others_and_other_realms_are_not() {
     let redis = Redis::start();

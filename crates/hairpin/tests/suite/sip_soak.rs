@@ -41,7 +41,7 @@ const SPARE: u64 = 24 << 20;
 const GROWTH: u64 = 1 << 20;
 
 /// Gauges that are at the end what they were at the beginning.
-const GAUGES: [&str; 8] = [
+pub(crate) const GAUGES: [&str; 8] = [
     "hairpin_sip_transactions ",
     "hairpin_sip_timers ",
     "hairpin_sip_state_bytes ",
@@ -97,32 +97,27 @@ fn phones_come_and_go() {
 #[ignore = "it takes half an hour"]
 fn phones_come_and_go_for_half_an_hour() {
     let plan = Plan {
-        time: duration(),
+        time: duration().unwrap_or(Duration::from_secs(30 * 60)),
         t1: Duration::from_millis(500),
         // Five calls per second, as four of five actions are calls.
         pace: Duration::from_millis(480),
         is_whole: true,
     };
     let samples = Lab::start(&plan).run(&plan);
-    let third = samples.len() / 3;
-    let mean = |part: &[u64]| part.iter().sum::<u64>() / part.len().max(1) as u64;
-    let (middle, last) = (
-        mean(&samples[third..2 * third]),
-        mean(&samples[2 * third..]),
-    );
+    let (middle, last) = thirds(&samples);
     println!("resident memory: {middle} bytes in the middle third, {last} in the last one");
     assert!(last < middle + GROWTH, "memory grows: {samples:?}");
 }
 
-/// `20m`, `90s` or `90`.
-fn duration() -> Duration {
-    let text = std::env::var("HAIRPIN_SOAK").unwrap_or_else(|_| "30m".to_owned());
+/// The time in `HAIRPIN_SOAK`: `20m`, `90s` or `90`.
+pub(crate) fn duration() -> Option<Duration> {
+    let text = std::env::var("HAIRPIN_SOAK").ok()?;
     let (number, unit) = match text.strip_suffix('m') {
         Some(minutes) => (minutes, 60),
         None => (text.trim_end_matches('s'), 1),
     };
     let number: u64 = number.parse().expect("HAIRPIN_SOAK is a time such as 20m");
-    Duration::from_secs(number * unit)
+    Some(Duration::from_secs(number * unit))
 }
 
 /// What has happened.
@@ -198,7 +193,9 @@ impl Lab {
 
     /// Runs the plan. Returns the resident memory from time to time.
     fn run(self, plan: &Plan) -> Vec<u64> {
-        let (held, files, memory) = (self.metrics(&GAUGES), self.files(), self.resident());
+        let serve = &self.serve;
+        let (held, open) = (metrics(serve, &GAUGES), files(serve));
+        let memory = resident(serve);
         let begun = Instant::now();
         let end = begun + plan.time;
         let samples = std::thread::scope(|scope| {
@@ -215,7 +212,7 @@ impl Lab {
             let mut samples = Vec::new();
             while !threads.iter().all(|thread| thread.is_finished()) {
                 std::thread::sleep((plan.time / 90).max(Duration::from_millis(200)));
-                samples.push(self.resident());
+                samples.push(resident(serve));
             }
             for thread in threads {
                 thread.join().expect("no call is lost");
@@ -223,10 +220,10 @@ impl Lab {
             samples
         });
         let limit = plan.memory() + Duration::from_secs(60);
-        eventually(limit, || left(&GAUGES, &self.metrics(&GAUGES), &held));
-        eventually(limit, || left(&["descriptors"], &[self.files()], &[files]));
-        assert_eq!(self.metrics(&NEVER), [0; NEVER.len()], "{NEVER:?}");
-        let after = self.resident();
+        eventually(limit, || left(&GAUGES, &metrics(serve, &GAUGES), &held));
+        eventually(limit, || left(&["descriptors"], &[files(serve)], &[open]));
+        assert_eq!(metrics(serve, &NEVER), [0; NEVER.len()], "{NEVER:?}");
+        let after = resident(serve);
         self.report(begun.elapsed(), [memory, after]);
         assert!(
             after < memory + SPARE,
@@ -251,35 +248,8 @@ impl Lab {
             get(&counts.refused),
             get(&counts.registrations),
             get(&counts.vanished),
-            self.metrics(&["hairpin_sip_store_bytes "])[0],
+            metrics(&self.serve, &["hairpin_sip_store_bytes "])[0],
         );
-    }
-
-    /// The values of these metrics.
-    fn metrics(&self, names: &[&str]) -> Vec<u64> {
-        let page = self.serve.get("/metrics");
-        let value = |name: &&str| {
-            let line = page.lines().find_map(|line| line.strip_prefix(name));
-            let value: f64 = line.expect(name).trim().parse().expect("a number");
-            value as u64
-        };
-        names.iter().map(value).collect()
-    }
-
-    /// Open descriptors of the server.
-    fn files(&self) -> u64 {
-        let folder = format!("/proc/{}/fd", self.serve.id());
-        std::fs::read_dir(folder).expect("it runs").count() as u64
-    }
-
-    /// Resident bytes of the server, without those of its program file.
-    fn resident(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.serve.id());
-        let text = std::fs::read_to_string(path).expect("it runs");
-        let mut lines = text.lines();
-        let kib = lines.find_map(|line| line.strip_prefix("RssAnon:"));
-        let kib = kib.expect("RssAnon").trim().trim_end_matches(" kB");
-        kib.parse::<u64>().expect("a number") * 1024
     }
 
     /// A phone over UDP (0), TCP (1) or TLS (2).
@@ -436,6 +406,43 @@ impl Lab {
     }
 }
 
+/// The values of these metrics.
+pub(crate) fn metrics(serve: &Serve, names: &[&str]) -> Vec<u64> {
+    let page = serve.get("/metrics");
+    let value = |name: &&str| {
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        let value: f64 = line.expect(name).trim().parse().expect("a number");
+        value as u64
+    };
+    names.iter().map(value).collect()
+}
+
+/// Open descriptors of the server.
+pub(crate) fn files(serve: &Serve) -> u64 {
+    let folder = format!("/proc/{}/fd", serve.id());
+    std::fs::read_dir(folder).expect("it runs").count() as u64
+}
+
+/// Resident bytes of the server, without those of its program file.
+pub(crate) fn resident(serve: &Serve) -> u64 {
+    let path = format!("/proc/{}/status", serve.id());
+    let text = std::fs::read_to_string(path).expect("it runs");
+    let mut lines = text.lines();
+    let kib = lines.find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = kib.expect("RssAnon").trim().trim_end_matches(" kB");
+    kib.parse::<u64>().expect("a number") * 1024
+}
+
+/// The means of the middle and of the last third.
+pub(crate) fn thirds(samples: &[u64]) -> (u64, u64) {
+    let third = samples.len() / 3;
+    let mean = |part: &[u64]| part.iter().sum::<u64>() / part.len().max(1) as u64;
+    (
+        mean(&samples[third..2 * third]),
+        mean(&samples[2 * third..]),
+    )
+}
+
 fn caller(thread: usize, phone: usize) -> String {
     format!("c{thread}x{phone}")
 }
@@ -445,12 +452,12 @@ fn victim(thread: usize, phone: usize) -> String {
 }
 
 /// What is not as it was, if something is not.
-fn left(names: &[&str], now: &[u64], before: &[u64]) -> Option<String> {
+pub(crate) fn left(names: &[&str], now: &[u64], before: &[u64]) -> Option<String> {
     (now != before).then(|| format!("{names:?}: {now:?}, and {before:?} before"))
 }
 
 /// Waits until nothing is wrong.
-fn eventually(limit: Duration, mut wrong: impl FnMut() -> Option<String>) {
+pub(crate) fn eventually(limit: Duration, mut wrong: impl FnMut() -> Option<String>) {
     let end = Instant::now() + limit;
     while let Some(text) = wrong() {
         assert!(Instant::now() < end, "{text}");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sip::branch::LoopCheck;
 use sip::build::{BuildError, Edits, SCRATCH, decimal, forward};
-use sip::congestion::Class;
+use sip::congestion::{Class, is_emergency};
 use sip::dispatch::{
     DispatchError, Forwarding, OutgoingRequest, RecordRoute, RequestKey, SendFrom,
 };
@@ -87,9 +87,11 @@ impl Proxy {
             begun: now,
             from: *from,
             loop_check: arrival.loop_check,
-            class: class_of(method, in_dialog && routed.is_known_dialog, || {
-                stack.engine.has_priority(message)
-            }),
+            class: class_of(
+                method,
+                in_dialog && routed.is_known_dialog,
+                message.request_uri().unwrap_or_default(),
+            ),
             recorded,
             caller,
             callee,
@@ -562,12 +564,12 @@ fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
 /// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count, because nearly all calls of users
 /// have them, and requests within dialogs are to come before those. `in_dialog`: the dialog is proven, as anybody can
 /// make up a To tag.
-fn class_of(method: Method<'_>, in_dialog: bool, has_priority: impl FnOnce() -> bool) -> Class {
+fn class_of(method: Method<'_>, in_dialog: bool, uri: &[u8]) -> Class {
     match method {
         Method::Ack | Method::Cancel => Class::Finishing,
         Method::Bye | Method::Prack if in_dialog => Class::Finishing,
         _ if in_dialog => Class::Continuing,
-        _ if has_priority() => Class::Priority,
+        _ if is_emergency(uri) => Class::Priority,
         _ => Class::New,
     }
 }

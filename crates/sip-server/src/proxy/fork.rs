@@ -257,8 +257,23 @@ impl Proxy {
     }
 
     /// The flow of a branch has failed: tries another flow of the same instance (RFC 5626 §7). Returns whether there is
-    /// one.
+    /// one. If nothing could be sent, and this was the last branch, the group ends.
     pub(super) fn try_other_flow(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        branch: usize,
+    ) -> bool {
+        let has_other = self.send_by_other_flow(now, stack, key, branch);
+        if has_other {
+            self.branch_ended(now, stack, key);
+        }
+        has_other
+    }
+
+    /// The same, but the group goes on. The caller ends it when it has tried the flows of all failed branches.
+    pub(super) fn send_by_other_flow(
         &mut self,
         now: Mono,
         stack: &mut Stack<'_>,
@@ -287,8 +302,6 @@ impl Proxy {
         if let Some(context) = self.contexts.get(key) {
             context.base = Some(base);
         }
-        // If nothing could be sent, this was perhaps the last branch.
-        self.branch_ended(now, stack, key);
         true
     }
 

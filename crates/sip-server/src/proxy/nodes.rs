@@ -330,7 +330,7 @@ impl Proxy {
             note_attempt((now, stack), context, *number, AttemptFailure::NoResponse);
         }
         for number in &over {
-            let _ = self.try_other_flow(now, stack, key, *number);
+            let _ = self.send_by_other_flow(now, stack, key, *number);
         }
         if !over.is_empty() {
             self.branch_ended(now, stack, key);

@@ -280,6 +280,25 @@ fn the_other_node_is_asked_if_a_flow_has_failed_or_its_node_is_silent_rfc5626_7(
 }
 
 #[test]
+fn of_two_silent_nodes_each_has_another_one_even_if_the_first_of_these_cannot_be_reached() {
+    let mut world = with_node();
+    let mut nowhere = flow_at(UAS + 3, 9, 7);
+    nowhere.address.set_port(0);
+    world.policy().nodes = AtNodes::Known(vec![
+        flow_at(UAS, 5, 7),
+        flow_at(UAS + 1, 5, 8),
+        nowhere,
+        flow_at(UAS + 2, 9, 8),
+    ]);
+    world.dead.extend([UAS, UAS + 1]);
+    world.nodes[UAS + 2].script = answers(&[(10, 180), (50, 200)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(5_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+    world.nothing_is_left();
+}
+
+#[test]
 fn a_flow_of_this_node_comes_before_one_of_another_node_rfc5626_7() {
     for code in [486, 430] {
         let mut world = with_node();

@@ -104,7 +104,6 @@ pub use uac::Invite;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::time::Duration;
 
 use crate::congestion::Class;
 use crate::dispatch::{AllowedDestination, Failure, OutgoingRequest, RequestKey};
@@ -118,10 +117,6 @@ use call::Call;
 use draft::{Draft, RealmName};
 use registration::Registration;
 use reliable::Outstanding;
-
-/// How long further 2xx of an answered INVITE are expected. 64*T1 is 32 s by default (RFC 3261 §13.2.2.4), and other
-/// elements may have a longer T1.
-const MORE_ANSWERS: Duration = Duration::from_secs(64);
 
 /// Requests of one draft: the first, one for each of two realms, and one for a nonce that was stale.
 const MAX_ATTEMPTS: u32 = 4;

@@ -8,7 +8,7 @@ use super::draft::{Content, Draft, Path, check_lines};
 use super::event::{CallError, CallKey, EndCause, Event};
 use super::registration::reason_of;
 use super::reliable::rseq_of;
-use super::{Ended, MORE_ANSWERS, Purpose, UserAgent};
+use super::{Ended, Purpose, UserAgent};
 use crate::congestion::Class;
 use crate::dispatch::{AllowedDestination, OutgoingRequest};
 use crate::message::Message;
@@ -314,7 +314,10 @@ impl UserAgent {
     ) -> Option<SuccessResponse> {
         let pending = self.pending.get_mut(&number)?;
         let is_first = pending.forget_at.is_none();
-        let until = transactions.now.mono.plus(MORE_ANSWERS);
+        // The transaction passes on further 2xx until 64*T1 after the first one (RFC 6026 §7.2, timer M). Twice that,
+        // because its timer may fire late.
+        let lifetime = transactions.engine.timers().give_up().saturating_mul(2);
+        let until = transactions.now.mono.plus(lifetime);
         pending.forget_at.get_or_insert(until);
         let (dialog, is_whole) = Dialog::of_response(&pending.draft, response)?;
         let mut acks = pending.acks.iter();

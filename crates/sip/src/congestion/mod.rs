@@ -32,7 +32,7 @@ mod upstream;
 #[cfg(test)]
 mod simulation;
 
-pub use classes::{Class, Classifier, Dialog, Traits};
+pub use classes::{Class, Dialog, Traits, is_emergency};
 pub use controller::{Admission, Backlog, Config, Controller, ShedCounts};
 pub use downstream::{Downstream, Feedback};
 pub use filter::Filter;

@@ -68,6 +68,19 @@ fn meaning(quoted: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
+/// The same without a copy on the heap: as much of it as `buffer` takes.
+fn start_of_meaning<'b>(quoted: &[u8], buffer: &'b mut [u8]) -> &'b [u8] {
+    let mut length = 0;
+    unescaped(quoted, |piece| {
+        let room = buffer.get_mut(length..).unwrap_or_default();
+        for (to, from) in room.iter_mut().zip(piece) {
+            *to = *from;
+            length += 1;
+        }
+    });
+    buffer.get(..length).unwrap_or_default()
+}
+
 /// Whether what stands between quotes means this text.
 fn means(quoted: &[u8], text: &[u8]) -> bool {
     let mut left = Some(text);

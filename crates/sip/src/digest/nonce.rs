@@ -10,7 +10,7 @@
 
 use subtle::ConstantTimeEq as _;
 
-use super::{inside_quotes, meaning};
+use super::{inside_quotes, start_of_meaning};
 use crate::header::Authorization;
 use crate::{HashKey, hex};
 
@@ -23,6 +23,8 @@ pub const NONCE_LEN: usize = (TIME_LEN + SALT_LEN + MAC_LEN) * 2;
 
 /// The longest realm and source that a nonce is bound to, together; of a longer one the start counts.
 const BOUND_MAX: usize = 128;
+/// Bytes of a realm of which the MAC depends, its length included.
+const REALM_MAX: usize = 255;
 
 /// What a nonce is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +103,10 @@ impl NonceKeys {
         let (Some(nonce), Some(realm)) = (text(b"nonce"), text(b"realm")) else {
             return false;
         };
-        let checked = self.check(nonce, &meaning(realm), source, now_unix_s, lifetime_s);
+        // Only the start of a longer realm counts.
+        let mut unquoted = [0; REALM_MAX];
+        let realm = start_of_meaning(realm, &mut unquoted);
+        let checked = self.check(nonce, realm, source, now_unix_s, lifetime_s);
         matches!(checked, NonceCheck::Valid { .. })
     }
 
@@ -142,7 +147,10 @@ impl NonceKeys {
 fn mac(key: HashKey, signed: &[u8], realm: &[u8], source: &[u8]) -> u64 {
     let mut text = [0; TIME_LEN + SALT_LEN + 2 + BOUND_MAX];
     // The length keeps realm and source apart.
-    let realm_len = [realm.len().min(255) as u8, source.len().min(255) as u8];
+    let realm_len = [
+        realm.len().min(REALM_MAX) as u8,
+        source.len().min(255) as u8,
+    ];
     let parts = [signed, &realm_len, source, realm];
     let mut length = 0;
     for (to, from) in text.iter_mut().zip(parts.into_iter().flatten()) {

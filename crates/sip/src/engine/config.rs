@@ -25,8 +25,6 @@ pub struct Config {
     pub rules: Rules<'static>,
     /// When to refuse work.
     pub congestion: congestion::Config,
-    /// What is refused first.
-    pub classifier: congestion::Classifier,
     /// Whether RFC 7339 is spoken, to next hops and to those that send to us.
     pub overload_control: bool,
     /// Whether next hops are offered to hold requests back by rate (RFC 7415) as well as by loss (RFC 7339). The offer
@@ -71,7 +69,6 @@ impl Config {
             limits: Limits::DEFAULT,
             rules: Rules::PROXY,
             congestion: congestion::Config::default(),
-            classifier: congestion::Classifier::default(),
             overload_control: true,
             offers_rate_control: true,
             sent_by: Vec::new(),

@@ -74,6 +74,9 @@ mod stats;
 mod store;
 mod transaction_quota;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -63,13 +63,6 @@ impl Engine {
         }
     }
 
-    /// Whether a request has priority in an overload: a call to `urn:service:sos`, or what the classifier was told.
-    #[must_use]
-    pub fn has_priority(&self, message: &Message<'_>) -> bool {
-        let traits = traits(message);
-        self.config.classifier.has_priority(&traits)
-    }
-
     /// Handles a received request: finds its transaction, or returns a new one for the TU. `admitted`: admission
     /// control has accepted it already.
     fn request_in<'m>(
@@ -513,7 +506,7 @@ impl Engine {
                 .proof
                 .as_ref()
                 .is_some_and(|it| it.has_fresh_nonce(fields));
-        self.config.classifier.classify(&traits)
+        traits.class()
     }
 
     /// Decides by the scan alone whether a message is shed, after known transactions have been matched.
@@ -608,14 +601,11 @@ fn retry_after(line: &mut [u8; RETRY_AFTER_LEN], seconds: u32) -> &[u8] {
     line.get(..length).unwrap_or_default()
 }
 
-/// What the request line and the fields of priority say. The other fields may be made up.
+/// What the request line says.
 fn traits<'m>(message: &Message<'m>) -> Traits<'m> {
-    let first = |kind| message.header(kind).map(|header| header.value);
     Traits {
         method: message.method().map(Method::as_bytes).unwrap_or_default(),
         uri: message.request_uri().unwrap_or_default(),
-        priority: first(HeaderKind::Priority),
-        resource_priority: first(HeaderKind::ResourcePriority),
         ..Traits::default()
     }
 }
@@ -628,8 +618,6 @@ fn scanned_traits<'m>(scan: &Scan<'m>) -> Traits<'m> {
     Traits {
         method,
         uri: behind.get(..uri_len).unwrap_or_default(),
-        priority: scan.priority,
-        resource_priority: scan.resource_priority,
         ..Traits::default()
     }
 }

@@ -85,6 +85,9 @@ pub(crate) struct Slab<T> {
     /// Chunks that hold entries, and that have memory.
     in_use: usize,
     with_memory: usize,
+    /// Slots that were looked at, for tests of what a step costs.
+    #[cfg(test)]
+    visits: std::cell::Cell<u64>,
 }
 
 impl<T> Slab<T> {
@@ -95,6 +98,8 @@ impl<T> Slab<T> {
             len: 0,
             in_use: 0,
             with_memory: 0,
+            #[cfg(test)]
+            visits: std::cell::Cell::new(0),
         }
     }
 
@@ -148,12 +153,26 @@ impl<T> Slab<T> {
         (index, generation)
     }
 
+    /// How many slots were looked at so far.
+    #[cfg(test)]
+    pub(super) fn visits(&self) -> u64 {
+        self.visits.get()
+    }
+
+    /// In tests, counts a slot that is looked at.
+    fn visit(&self) {
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
+    }
+
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        self.visit();
         let chunk = self.chunks.get(index as usize / CHUNK_ENTRIES)?;
         chunk.slots.get(index as usize % CHUNK_ENTRIES)
     }
 
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
+        self.visit();
         let chunk = self.chunks.get_mut(index as usize / CHUNK_ENTRIES)?;
         chunk.slots.get_mut(index as usize % CHUNK_ENTRIES)
     }
@@ -185,14 +204,18 @@ impl<T> Slab<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = ((u32, u32), &T)> {
         let slots = self.chunks.iter().zip((0..).step_by(CHUNK_ENTRIES));
         let slots = slots.flat_map(|(chunk, first)| (first..).zip(&chunk.slots));
-        slots.filter_map(|(index, slot)| match &slot.content {
-            Content::Used(value) => Some(((index, slot.generation), value)),
-            Content::Free(_) => None,
+        slots.filter_map(|(index, slot)| {
+            self.visit();
+            match &slot.content {
+                Content::Used(value) => Some(((index, slot.generation), value)),
+                Content::Free(_) => None,
+            }
         })
     }
 
     /// Takes the entry out. Keys to it find nothing from now on.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        self.visit();
         let number = index as usize / CHUNK_ENTRIES;
         let chunk = self.chunks.get_mut(number)?;
         let place = index as usize % CHUNK_ENTRIES;

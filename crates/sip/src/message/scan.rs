@@ -34,10 +34,6 @@ pub struct Scan<'a> {
     pub cseq: Option<&'a [u8]>,
     /// The first Route field.
     pub route: Option<&'a [u8]>,
-    /// The value of Priority (RFC 3261 §20.26): `emergency`, in any case.
-    pub priority: Option<&'a [u8]>,
-    /// The first value of Resource-Priority (RFC 4412): `esnet.0`.
-    pub resource_priority: Option<&'a [u8]>,
     /// The first Authorization and the first Proxy-Authorization field.
     pub credentials: [Option<&'a [u8]>; 2],
     /// Where the values of the Via fields are.
@@ -100,8 +96,6 @@ impl<'a> Scan<'a> {
             call_id: None,
             cseq: None,
             route: None,
-            priority: None,
-            resource_priority: None,
             credentials: [None; 2],
             vias: ViaPlaces::default(),
             has_repeated: false,
@@ -139,8 +133,6 @@ impl<'a> Scan<'a> {
             HeaderKind::CallId => &mut self.call_id,
             HeaderKind::CSeq => &mut self.cseq,
             HeaderKind::Route => &mut self.route,
-            HeaderKind::Priority => &mut self.priority,
-            HeaderKind::ResourcePriority => &mut self.resource_priority,
             // There is one for each realm (RFC 3261 §22.3).
             HeaderKind::Authorization | HeaderKind::ProxyAuthorization => {
                 let [own, proxy] = &mut self.credentials;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hairpin_sip::agent::{
     AuthProblem, CallError, Config, Content, EndCause, Event, Invite, RequestTarget,
 };
+use hairpin_sip::timer::Timers;
 use hairpin_sip::tu::TransactionUser as _;
 
 use crate::bed::{CONTACT, OFFER, TestBed, config, request, response, tag_of, value};
@@ -104,6 +105,24 @@ fn the_first_branch_that_answers_has_the_call_and_the_others_are_ended_rfc3261_1
     assert_eq!(bed.event(), None, "the call goes on");
     bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
     assert!(value(&bed.take_one(), "To").ends_with(";tag=b2"));
+}
+
+#[test]
+fn another_branch_is_ended_as_long_as_its_transaction_lives_whatever_t1_is_rfc6026_7_2() {
+    for t1 in [Duration::from_millis(500), Duration::from_secs(2)] {
+        let timers = Timers {
+            t1,
+            ..Timers::default()
+        };
+        let mut bed = TestBed::with_timers(config(), timers);
+        let (_, invite, _) = bed.answered();
+        bed.pass(63 * t1);
+        bed.receive(&response(&invite, "200 OK", "b2", CONTACT, OFFER));
+        let sent = bed.take();
+        let is_ended =
+            matches!(&sent[..], [ack, bye] if ack.starts_with("ACK ") && bye.starts_with("BYE "));
+        assert!(is_ended, "{t1:?}: {sent:#?}");
+    }
 }
 
 #[test]

@@ -290,7 +290,7 @@ impl Controller {
     pub fn note_filterable(&mut self, admission: Admission) {
         let count = match admission {
             Admission::Accept => &mut self.tick.accepted,
-            Admission::Refuse { .. } => &mut self.tick.refused,
+            Admission::Refuse { .. } => return,
             Admission::Drop => &mut self.tick.dropped,
         };
         *count = count.saturating_add(1);

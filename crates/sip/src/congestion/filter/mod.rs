@@ -58,9 +58,8 @@ const MAX_SPARE: f64 = 0.95;
 /// What happened since the last tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tick {
-    /// Requests that the filter had let pass, and what admission control did with them.
+    /// Requests that the filter had let pass, and that admission control has accepted or dropped.
     pub(super) accepted: u32,
-    pub(super) refused: u32,
     pub(super) dropped: u32,
     /// The worker slept, refused or dropped for this long.
     pub(super) spare: Duration,

@@ -47,7 +47,7 @@ fn uri_of_new_work(datagram: &[u8]) -> Option<&[u8]> {
         .find_map(|method| datagram.strip_prefix(*method))
 }
 
-/// Whether a request surely begins something: To is there without a tag, and neither credentials nor priorities are.
+/// Whether a request surely begins something: To is there without a tag, and there are no credentials.
 fn is_surely_new_work(datagram: &[u8]) -> bool {
     let looked_at = &datagram[..datagram.len().min(LOOKED_AT)];
     let (mut in_to, mut seen_to) = (false, false);
@@ -59,7 +59,7 @@ fn is_surely_new_work(datagram: &[u8]) -> bool {
             [] | b"\r" => return seen_to,
             // RFC 3261 §7.3.1: a line that begins with a blank continues the one before.
             [b' ' | b'\t', ..] => {}
-            _ if exempts(line) => return false,
+            _ if has_credentials(line) => return false,
             _ => in_to = is_to(line),
         }
         seen_to |= in_to;
@@ -81,14 +81,10 @@ fn has_tag(line: &[u8]) -> bool {
         .any(|part| part.eq_ignore_ascii_case(b"tag="))
 }
 
-/// Credentials (the second half of a challenge) and priorities. Admission control decides which of them count.
-fn exempts(line: &[u8]) -> bool {
-    let names: [&[u8]; 4] = [
-        b"authorization",
-        b"proxy-authorization",
-        b"priority",
-        b"resource-priority",
-    ];
+/// Whether this is a line with credentials: the second half of a challenge. Admission control decides which of them
+/// count.
+fn has_credentials(line: &[u8]) -> bool {
+    let names: [&[u8]; 2] = [b"authorization", b"proxy-authorization"];
     names.iter().any(|name| {
         line.get(..name.len())
             .is_some_and(|start| start.eq_ignore_ascii_case(name))
