@@ -1,32 +1,11 @@
-// A phone made of JsSIP. Its media go through a relay only. The driver calls the functions of `phone` by name; each resolves to what
-// happened, and the driver judges that.
+// A phone made of JsSIP. Its media go through a relay only. The driver calls the functions of `phone` by name (voice.js).
 "use strict";
 
 const JsSIP = load(PACKAGES.jssip);
-const TEST_TIMEOUT_MS = 30000;
-
 let agent = null;
 let iceServers = [];
 // The session that the functions are about: the latest one.
 let session = null;
-const events = [];
-
-function happened(name, detail = {}) {
-  events.push({ name, ...detail });
-}
-
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-// Resolves to the value of `look` as soon as it has one.
-async function until(what, look) {
-  const end = Date.now() + TEST_TIMEOUT_MS;
-  for (;;) {
-    const found = await look();
-    if (found) return found;
-    if (Date.now() > end) throw new Error(`not within ${TEST_TIMEOUT_MS} ms: ${what}`);
-    await sleep(50);
-  }
-}
 
 function watch(other) {
   session = other;
@@ -60,23 +39,6 @@ const options = () => ({
   pcConfig: { iceServers, iceTransportPolicy: "relay" },
 });
 
-// A voice call that gets all of its bytes by relays.
-async function report() {
-  const stats = await session.connection.getStats();
-  const all = [...stats.values()];
-  const inbound = all.find((one) => one.type === "inbound-rtp" && one.kind === "audio");
-  const transport = all.find((one) => one.type === "transport" && one.selectedCandidatePairId);
-  if (!inbound || !transport) return null;
-  const pair = stats.get(transport.selectedCandidatePairId);
-  const local = stats.get(pair.localCandidateId);
-  const remote = stats.get(pair.remoteCandidateId);
-  return {
-    received: inbound.bytesReceived, packets: inbound.packetsReceived, energy: inbound.totalAudioEnergy, dtls: transport.dtlsState,
-    local: local.candidateType, remote: remote.candidateType, url: local.url,
-    localPort: local.port, remotePort: remote.port, protocol: local.relayProtocol,
-  };
-}
-
 const phone = {
   // Connects and registers. `transport` selects one of the URIs of the server for TURN.
   async register(server, user, password, transport) {
@@ -99,21 +61,13 @@ const phone = {
     agent.start();
     const result = await outcome;
     if (result.servers) {
-      iceServers = JSON.parse(result.servers);
-      for (const one of iceServers) one.urls = one.urls.filter((url) => url.endsWith(`transport=${transport}`));
+      iceServers = relaysOver(transport, result.servers);
     }
     return result;
   },
 
-  // The next event with this name; those before it are forgotten.
   wait(name) {
-    return until(`${name} (now: ${session?.status})`, () => {
-      while (events.length > 0) {
-        const event = events.shift();
-        if (event.name === name) return event;
-      }
-      return null;
-    });
+    return nextEvent(name, () => session?.status);
   },
 
   forget() {
@@ -151,21 +105,16 @@ const phone = {
     session.refer(target, { eventHandlers: { accepted: told, failed: told, requestFailed: told } });
   },
 
-  // Waits until a second of audio has come, and not only silence.
-  async receives() {
-    const first = await until("statistics of received audio", report);
-    return until("more audio", async () => {
-      const now = await report();
-      return now.packets >= first.packets + 50 && now.energy > first.energy ? { first, now } : null;
-    });
+  receives() {
+    return receives(session.connection);
   },
 
   // Waits until no audio has come for a second.
   async receivesNothing() {
-    let before = (await report()).received;
+    let before = (await report(session.connection)).received;
     return until("no more audio", async () => {
       await sleep(1000);
-      const now = (await report()).received;
+      const now = (await report(session.connection)).received;
       if (now === before) return { received: now };
       before = now;
       return null;
@@ -179,11 +128,4 @@ const phone = {
   },
 };
 
-// What the driver calls. An exception is part of what it returns.
-window.ask = async (name, parameters) => {
-  try {
-    return { value: (await phone[name](...parameters)) ?? null };
-  } catch (error) {
-    return { failure: `${error}`, events };
-  }
-};
+drive(phone);

@@ -2,6 +2,8 @@
 //!
 //! Hooks run on the workers. A hook that blocks delays every client of its worker: hand long work to another thread,
 //! events for example by a bounded channel ([`events`](crate::events)). A server without hooks pays nothing for them.
+//!
+//! [`RouteHook`](crate::sip::RouteHook) decides where SIP calls go.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

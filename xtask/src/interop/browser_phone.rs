@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::baresip;
+use super::browser_linphone;
 use super::certificate::Certificate;
 use super::console::Console;
 use super::domain::{Domain, PASSWORD};
@@ -19,14 +20,20 @@ use super::web_server::WebServer;
 use super::webdriver::{Browser, Tab};
 use crate::tally::Tally;
 
-/// In pages, except for the last three.
-const USERS: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "frank"];
+/// The first three are in pages of JsSIP.
+const USERS: [&str; 8] = [
+    "alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi",
+];
 /// baresip over UDP.
 const PLAIN: &str = "dave";
 /// PJSIP over TCP.
 const PJSIP: &str = "frank";
 /// Over UDP, too, with ICE and DTLS-SRTP.
 const WEBRTC: &str = "erin";
+/// SIP.js in a page.
+const SIP_JS: &str = "grace";
+/// Linphone over UDP.
+pub(super) const LINPHONE: &str = "heidi";
 const SECRET: &str = "a secret of the phones in the browser";
 /// Where the server relays from.
 const RELAY_PORTS: std::ops::RangeInclusive<u64> = 60000..=60999;
@@ -41,23 +48,26 @@ const FAKE_MEDIA: [&str; 6] = [
 ];
 
 /// The server, and the phones in tabs of one browser.
-struct Bench<'a> {
+pub(super) struct Bench<'a> {
     browser: &'a Browser,
-    domain: Domain,
+    pub(super) domain: Domain,
     web: WebServer,
     wss: u16,
-    turn: u16,
-    phones: [Phone<'a>; 3],
+    pub(super) turn: u16,
+    pub(super) phones: [Phone<'a>; 3],
+    /// A phone made of SIP.js.
+    sip_js: Phone<'a>,
+    _sip_js_web: WebServer,
 }
 
 /// A case of the phones in pages.
 type Step<'a> = fn(&Bench<'a>) -> Result<String>;
 
 /// The phone in one tab.
-struct Phone<'a> {
+pub(super) struct Phone<'a> {
     browser: &'a Browser,
     tab: Tab,
-    user: &'static str,
+    pub(super) user: &'static str,
 }
 
 /// How a phone in a page reaches the relays.
@@ -65,10 +75,26 @@ const TRANSPORTS: [&str; 3] = ["udp", "tcp", "udp"];
 
 /// Installs JsSIP. Returns the folder that has it and the page.
 pub(crate) fn install(sources: &Path, tools: &Path) -> Result<std::path::PathBuf> {
-    let folder = packages::npm("browser-phone", sources, tools)?;
-    for file in ["phone.html", "phone.js", "modules.js"] {
-        std::fs::copy(sources.join("browser-phone").join(file), folder.join(file))
-            .with_context(|| file.to_owned())?;
+    let files = ["phone.html", "phone.js", "modules.js"];
+    install_pages("browser-phone", &files, sources, tools)
+}
+
+/// Installs SIP.js in the same way.
+pub(crate) fn install_sip_js(sources: &Path, tools: &Path) -> Result<std::path::PathBuf> {
+    install_pages("sip-js", &["phone.html"], sources, tools)
+}
+
+fn install_pages(
+    name: &str,
+    files: &[&str],
+    sources: &Path,
+    tools: &Path,
+) -> Result<std::path::PathBuf> {
+    let folder = packages::npm(name, sources, tools)?;
+    let own = files.iter().map(|file| sources.join(name).join(file));
+    for source in own.chain([sources.join("webrtc/voice.js")]) {
+        let file = source.file_name().context("a file without a name")?;
+        std::fs::copy(&source, folder.join(file)).with_context(|| source.display().to_string())?;
     }
     Ok(folder)
 }
@@ -78,11 +104,16 @@ pub(crate) fn run(
     binary: &Path,
     (root, logs): (&Path, &Path),
     certificate: &Certificate,
-    [pages, pjsua2]: [&Path; 2],
+    [pages, pjsua2, sip_js]: [&Path; 3],
 ) -> Result<Tally> {
-    let web = WebServer::start(pages, logs)?;
+    let sip_js_logs = logs.join("sip-js-pages");
+    std::fs::create_dir_all(&sip_js_logs)?;
+    let webs = [
+        WebServer::start(pages, logs)?,
+        WebServer::start(sip_js, &sip_js_logs)?,
+    ];
     let browser = Browser::start_with(logs, &FAKE_MEDIA, |home| certificate.trust_in(home))?;
-    let mut bench = Bench::start(binary, logs, certificate, &browser, web)?;
+    let mut bench = Bench::start(binary, logs, certificate, &browser, webs)?;
     let mut tally = Tally::default();
     let steps: [(&str, Step<'_>); 11] = [
         (
@@ -116,13 +147,14 @@ pub(crate) fn run(
         Ok(mut pjsip) => {
             let outcome = bench.called_by_pjsip(&mut pjsip);
             calls("PJSIP without SRTP that calls gets 488", outcome);
-            let outcome = bench.calls_without_srtp(PJSIP);
+            let outcome = bench.calls_without_srtp(&bench.phones[0], PJSIP);
             calls("a call to PJSIP without SRTP gets 488", outcome);
         }
         Err(error) => calls("PJSIP registers beside phones in pages", Err(error)),
     }
+    browser_linphone::run(&bench, logs, &mut tally);
     let outcome = bench.stop();
-    tally.record("JsSIP in Chromium: phones unregister", &outcome);
+    tally.record("phones in pages unregister", &outcome);
     let outcome = bench.domain.finish();
     tally.record(
         "the server of the phones in pages stops when asked",
@@ -133,14 +165,26 @@ pub(crate) fn run(
 
 /// Calls between a page and a phone over UDP.
 fn desk_phones(logs: &Path, bench: &Bench<'_>, tally: &mut Tally) -> Result<String> {
+    let [alice, sip_js] = [&bench.phones[0], &bench.sip_js];
+    let registered = bench.register_sip_js();
+    tally.record("SIP.js in Chromium: it registers over WSS", &registered);
     let plain = &mut desk_phone(logs, bench, PLAIN, ["", ""])?;
-    let name = "JsSIP in Chromium: a phone without DTLS-SRTP that calls gets 488";
-    tally.record(name, &bench.called_by_plain(plain));
-    let name = "JsSIP in Chromium: a call to a phone without DTLS-SRTP gets 488";
-    let outcome = plain
-        .forget()
-        .and_then(|()| bench.calls_without_srtp(PLAIN));
-    tally.record(name, &outcome);
+    for (name, page, code) in [
+        ("JsSIP", alice, "488"),
+        // It has this code for each description that the browser refuses.
+        ("SIP.js", sip_js, "480"),
+    ] {
+        let name = format!("{name} in Chromium: a phone without DTLS-SRTP that calls gets {code}");
+        let outcome = bench.called_by_plain(page, plain, code);
+        tally.record(&name, &outcome);
+    }
+    for (name, page) in [("JsSIP", alice), ("SIP.js", sip_js)] {
+        let name = format!("{name} in Chromium: a call to a phone without DTLS-SRTP gets 488");
+        let outcome = plain
+            .forget()
+            .and_then(|()| bench.calls_without_srtp(page, PLAIN));
+        tally.record(&name, &outcome);
+    }
     // Its ICE skips loopback addresses, so that it requires the address that the server sees.
     let parameters = format!(
         ";mediaenc=dtls_srtp;medianat=ice;stunserver=\"stun:127.0.0.1:{}\"",
@@ -148,10 +192,19 @@ fn desk_phones(logs: &Path, bench: &Bench<'_>, tally: &mut Tally) -> Result<Stri
     );
     let modules = "module ice.so\nmodule dtls_srtp.so\nrtcp_mux yes\n";
     let webrtc = &mut desk_phone(logs, bench, WEBRTC, [modules, &parameters])?;
-    let name = "JsSIP in Chromium: a call to baresip with ICE and DTLS-SRTP";
-    tally.record(name, &bench.calls_webrtc(webrtc));
-    let name = "JsSIP in Chromium: a call of baresip with ICE and DTLS-SRTP";
-    tally.record(name, &bench.called_by_webrtc(webrtc));
+    for (name, page) in [("JsSIP", alice), ("SIP.js", sip_js)] {
+        let outcome = bench.calls_webrtc(page, webrtc);
+        let name = format!("{name} in Chromium");
+        tally.record(
+            &format!("{name}: a call to baresip with ICE and DTLS-SRTP"),
+            &outcome,
+        );
+        let outcome = bench.called_by_webrtc(page, webrtc);
+        tally.record(
+            &format!("{name}: a call of baresip with ICE and DTLS-SRTP"),
+            &outcome,
+        );
+    }
     Ok("2 phones".to_owned())
 }
 
@@ -174,11 +227,11 @@ fn start_server(
     binary: &Path,
     logs: &Path,
     certificate: &Certificate,
-    origin: &str,
+    origins: [String; 2],
     [wss, turn]: [u16; 2],
 ) -> Result<Domain> {
     let more = format!(
-        "listen_wss = [\"127.0.0.1:{wss}\"]\nws_origins = [\"{origin}\"]\n\
+        "listen_wss = [\"127.0.0.1:{wss}\"]\nws_origins = {origins:?}\n\
          ice_servers = [\"turn:127.0.0.1:{turn}?transport=udp\", \"turns:localhost:{turn}?transport=tcp\"]\n\
          # JsSIP and baresip 1.0 support MD5 alone, and read no more than the first challenge.\n\
          digest_algorithms = [\"MD5\"]\n"
@@ -212,13 +265,19 @@ impl<'a> Bench<'a> {
         logs: &Path,
         certificate: &Certificate,
         browser: &'a Browser,
-        web: WebServer,
+        [web, sip_js_web]: [WebServer; 2],
     ) -> Result<Bench<'a>> {
         let [wss, turn] = [free_ports(1)?, free_ports(1)?];
-        let domain = start_server(binary, logs, certificate, &web.origin(), [wss, turn])?;
-        let url = format!("{}/phone.html", web.origin());
-        let phone = |user| Phone::open(browser, &url, user);
-        let phones = [phone(USERS[0])?, phone(USERS[1])?, phone(USERS[2])?];
+        let origins = [web.origin(), sip_js_web.origin()];
+        let domain = start_server(binary, logs, certificate, origins, [wss, turn])?;
+        let phone = |web: &WebServer, user| {
+            Phone::open(browser, &format!("{}/phone.html", web.origin()), user)
+        };
+        let phones = [
+            phone(&web, USERS[0])?,
+            phone(&web, USERS[1])?,
+            phone(&web, USERS[2])?,
+        ];
         Ok(Bench {
             browser,
             domain,
@@ -226,6 +285,8 @@ impl<'a> Bench<'a> {
             wss,
             turn,
             phones,
+            sip_js: phone(&sip_js_web, SIP_JS)?,
+            _sip_js_web: sip_js_web,
         })
     }
 
@@ -244,6 +305,13 @@ impl<'a> Bench<'a> {
             ensure!(name.ends_with(&owner), "{}: {servers}", phone.user);
         }
         Ok(format!("{} phones", self.phones.len()))
+    }
+
+    fn register_sip_js(&self) -> Result<String> {
+        let outcome = self.sip_js.register(&self.server(), PASSWORD, "udp")?;
+        ensure!(outcome["code"] == 200, "{outcome}");
+        ensure!(outcome["servers"].is_string(), "no Ice-Servers: {outcome}");
+        Ok("200".to_owned())
     }
 
     /// The same page, from the other name of this machine.
@@ -402,17 +470,21 @@ impl<'a> Bench<'a> {
 
     /// RFC 8827 §6.5: a browser takes no call without DTLS-SRTP. The server converts no media, so the code is the
     /// phone's own.
-    fn called_by_plain(&self, plain: &mut baresip::Phone) -> Result<String> {
-        let alice = &self.phones[0];
-        alice.ask("forget", json!([]))?;
+    fn called_by_plain(
+        &self,
+        page: &Phone<'_>,
+        plain: &mut baresip::Phone,
+        code: &str,
+    ) -> Result<String> {
+        page.ask("forget", json!([]))?;
         plain.forget()?;
-        plain.command("dial", "sip:alice@example.org")?;
-        let incoming = alice.wait("incoming")?;
+        plain.command("dial", &page.uri())?;
+        let incoming = page.wait("incoming")?;
         ensure!(incoming["from"] == "sip:dave@example.org", "{incoming}");
-        alice.ask("answer", json!([]))?;
+        page.ask("answer", json!([]))?;
         let closed = plain.wait("CALL_CLOSED")?;
         let reason = closed["param"].as_str().unwrap_or_default();
-        ensure!(reason.starts_with("488"), "{closed}");
+        ensure!(reason.starts_with(code), "{closed}");
         Ok(reason.to_owned())
     }
 
@@ -429,47 +501,44 @@ impl<'a> Bench<'a> {
         Ok(code)
     }
 
-    fn calls_without_srtp(&self, user: &str) -> Result<String> {
-        let alice = &self.phones[0];
-        alice.ask("forget", json!([]))?;
-        alice.ask("call", json!([format!("sip:{user}@example.org")]))?;
-        let failed = alice.wait("failed")?;
+    pub(super) fn calls_without_srtp(&self, page: &Phone<'_>, user: &str) -> Result<String> {
+        page.ask("forget", json!([]))?;
+        page.ask("call", json!([format!("sip:{user}@example.org")]))?;
+        let failed = page.wait("failed")?;
         ensure!(failed["code"] == 488, "{failed}");
         Ok("488".to_owned())
     }
 
     /// The server forwards the media descriptions untouched, so any phone with ICE and DTLS-SRTP will do.
-    fn calls_webrtc(&self, phone: &mut baresip::Phone) -> Result<String> {
-        let alice = &self.phones[0];
-        alice.ask("forget", json!([]))?;
+    fn calls_webrtc(&self, page: &Phone<'_>, phone: &mut baresip::Phone) -> Result<String> {
+        page.ask("forget", json!([]))?;
         phone.forget()?;
-        alice.ask("call", json!(["sip:erin@example.org"]))?;
+        page.ask("call", json!(["sip:erin@example.org"]))?;
         phone.wait("CALL_INCOMING")?;
         phone.command("accept", "")?;
-        alice.wait("confirmed")?;
-        let outcome = self.hears_itself(alice)?;
-        alice.ask("terminate", json!([]))?;
+        page.wait("confirmed")?;
+        let outcome = self.hears(page)?;
+        page.ask("terminate", json!([]))?;
         phone.wait("CALL_CLOSED")?;
         Ok(outcome)
     }
 
-    fn called_by_webrtc(&self, phone: &mut baresip::Phone) -> Result<String> {
-        let alice = &self.phones[0];
-        alice.ask("forget", json!([]))?;
+    fn called_by_webrtc(&self, page: &Phone<'_>, phone: &mut baresip::Phone) -> Result<String> {
+        page.ask("forget", json!([]))?;
         phone.forget()?;
-        phone.command("dial", "sip:alice@example.org")?;
-        alice.wait("incoming")?;
-        alice.ask("answer", json!([]))?;
+        phone.command("dial", &page.uri())?;
+        page.wait("incoming")?;
+        page.ask("answer", json!([]))?;
         phone.wait("CALL_ESTABLISHED")?;
-        let outcome = self.hears_itself(alice)?;
+        let outcome = self.hears(page)?;
         phone.command("hangup", "")?;
-        let ended = alice.wait("ended")?;
+        let ended = page.wait("ended")?;
         ensure!(ended["originator"] == "remote", "{ended}");
         Ok(outcome)
     }
 
-    /// baresip sends back what it receives. So if a page receives sound, sound has gone both ways.
-    fn hears_itself(&self, phone: &Phone<'_>) -> Result<String> {
+    /// Waits until a page receives sound. baresip sends back what it receives: then sound has gone both ways.
+    pub(super) fn hears(&self, phone: &Phone<'_>) -> Result<String> {
         let side = phone.ask("receives", json!([]))?;
         let now = &side["now"];
         ensure!(
@@ -485,10 +554,10 @@ impl<'a> Bench<'a> {
     }
 
     fn stop(&self) -> Result<String> {
-        for phone in &self.phones {
+        for phone in self.phones.iter().chain([&self.sip_js]) {
             phone.ask("stop", json!([]))?;
         }
-        Ok(format!("{} phones", self.phones.len()))
+        Ok(format!("{} phones", self.phones.len() + 1))
     }
 }
 
@@ -500,8 +569,13 @@ impl<'a> Phone<'a> {
         Ok(Phone { browser, tab, user })
     }
 
+    /// Its address of record.
+    pub(super) fn uri(&self) -> String {
+        format!("sip:{}@example.org", self.user)
+    }
+
     /// Calls a function of the page's phone.
-    fn ask(&self, function: &str, parameters: Value) -> Result<Value> {
+    pub(super) fn ask(&self, function: &str, parameters: Value) -> Result<Value> {
         self.browser.switch_to(&self.tab)?;
         let script =
             "const [name, parameters, done] = arguments; ask(name, parameters).then(done);";
@@ -514,7 +588,7 @@ impl<'a> Phone<'a> {
         Ok(outcome["value"].clone())
     }
 
-    fn wait(&self, event: &str) -> Result<Value> {
+    pub(super) fn wait(&self, event: &str) -> Result<Value> {
         self.ask("wait", json!([event]))
     }
 

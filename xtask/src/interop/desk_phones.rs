@@ -464,9 +464,14 @@ struct Linphone {
     voice: PathBuf,
 }
 
-/// Starts a phone of bob, which registers.
-fn linphone(logs: &Path, port: u16) -> Result<Box<dyn Phone>> {
-    let home = logs.join("desk-linphone");
+/// Starts a phone of this user, which registers. `more` is the end of its configuration. The second result is its home.
+pub(super) fn start_linphone(
+    logs: &Path,
+    (name, user): (&str, &str),
+    port: u16,
+    more: &str,
+) -> Result<(Console, PathBuf)> {
+    let home = logs.join(name);
     // It listens nowhere if it cannot create its database.
     std::fs::create_dir_all(home.join(".local/share/linphone"))?;
     let (sip, rtp) = (free_ports(1)?, free_ports(2)?);
@@ -475,18 +480,17 @@ fn linphone(logs: &Path, port: u16) -> Result<Box<dyn Phone>> {
         "[sip]\nsip_port={sip}\nsip_tcp_port=0\nsip_tls_port=0\nuse_ipv6=0\nipv6_migration_done=1\n\
          register_only_when_network_is_up=0\ndefault_proxy=0\n\
          [rtp]\naudio_rtp_port={rtp}\n\
-         [proxy_0]\nreg_proxy=<{server}>\nreg_route=<{server};lr>\nreg_identity=sip:bob@example.org\nreg_expires=3600\n\
+         [proxy_0]\nreg_proxy=<{server}>\nreg_route=<{server};lr>\nreg_identity=sip:{user}@example.org\nreg_expires=3600\n\
          reg_sendregister=1\n\
-         [auth_info_0]\nusername=bob\npasswd={PASSWORD}\nrealm=example.org\n"
+         [auth_info_0]\nusername={user}\npasswd={PASSWORD}\nrealm=example.org\n{more}"
     );
     let config = home.join("linphonerc");
     std::fs::write(&config, text)?;
-    let voice = home.join("voice.wav");
-    std::fs::write(&voice, wave())?;
     let mut command = process::command("linphone-daemon");
     command.env("HOME", &home).arg("--config").arg(&config);
-    command.arg("--log").arg(logs.join("desk-linphone-log.log"));
-    let mut console = Console::start("Linphone", command, logs.join("desk-linphone.log"))?;
+    command.arg("--log").arg(logs.join(format!("{name}-log.log")));
+    let log = logs.join(format!("{name}.log"));
+    let mut console = Console::start("Linphone", command, log)?;
     // It prints no event when it is registered.
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -498,6 +502,14 @@ fn linphone(logs: &Path, port: u16) -> Result<Box<dyn Phone>> {
         ensure!(Instant::now() < deadline, "{state}");
         sleep(Duration::from_millis(100));
     }
+    Ok((console, home))
+}
+
+/// Starts a phone of bob, which registers.
+fn linphone(logs: &Path, port: u16) -> Result<Box<dyn Phone>> {
+    let (console, home) = start_linphone(logs, ("desk-linphone", "bob"), port, "")?;
+    let voice = home.join("voice.wav");
+    std::fs::write(&voice, wave())?;
     Ok(Box::new(Linphone {
         console,
         events: VecDeque::new(),

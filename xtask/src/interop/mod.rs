@@ -19,6 +19,7 @@
 //!   re-INVITEs and BYE of either side.
 //! - [`trunk_states`], with SIPp and Kamailio as trunks: probes with hysteresis, slow start, Retry-After.
 //! - [`trunk_wire`], with SIPp as trunks: the same and RFC 7339, by the messages that the trunks have seen.
+//! - [`trunk_dies`], with SIPp as a trunk that dies under 200 calls per second: only calls that it had are lost.
 //! - [`trunk_line`], with Kamailio as a registrar that wants a digest for everything: hairpin registers there, SIPp
 //!   calls in both directions.
 //! - [`sip_trace`], with sngrep and tshark: the messages of a call by HEP and pcap.
@@ -40,7 +41,8 @@
 //! - [`sip_tls`], with baresip and Kamailio from Debian, PJSIP for Python, SIP.js in Chromium: SIP over TLS and WSS, in
 //!   both directions.
 //! - [`browser_phone`], with JsSIP in Chromium (`interop/browser-phone`): phones that register over WSS and call each
-//!   other, media by TURN of the same process.
+//!   other, media by TURN of the same process. SIP.js in Chromium (`interop/sip-js`) and baresip call each other.
+//! - [`browser_linphone`], the same with JsSIP and Linphone.
 //! - [`live_page`], with the live page in headless Chromium, and axe-core (`interop/live-page`): every view, the end of
 //!   a session. The test of the server over UDP, TCP and TLS.
 //! - [`browser`], with a page in headless Chromium (`interop/chromium`): two RTCPeerConnections that may only use
@@ -54,6 +56,7 @@ mod acme;
 mod aioice;
 mod baresip;
 mod browser;
+mod browser_linphone;
 mod browser_phone;
 pub(crate) mod certificate;
 mod console;
@@ -81,6 +84,7 @@ mod sip_tls;
 mod sip_trace;
 mod sip_trunk;
 mod stun;
+mod trunk_dies;
 mod trunk_line;
 mod trunk_states;
 mod trunk_wire;
@@ -133,6 +137,7 @@ enum Client {
     SipPeers,
     TrunkStates,
     TrunkWire,
+    TrunkDies,
     TrunkLine,
     SipTrace,
     SipPhones,
@@ -234,13 +239,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own, and what each tries.
-const APART: [(Client, &str); 21] = [
+const APART: [(Client, &str); 22] = [
     (Client::Sip, "SIP"),
     (Client::SipProxy, "SIP through the proxy"),
     (Client::SipTrunk, "SIP with a trunk"),
     (Client::SipPeers, "SIP beside Kamailio"),
     (Client::TrunkStates, "SIP trunks that come and go"),
     (Client::TrunkWire, "SIP trunks that ask for less"),
+    (Client::TrunkDies, "a SIP trunk that dies"),
     (Client::TrunkLine, "a SIP trunk with a registration"),
     (Client::SipTrace, "a SIP call as sngrep and tshark see it"),
     (Client::SipPhones, "phones that call each other"),
@@ -317,6 +323,7 @@ impl Apart<'_> {
             Client::SipPeers => sip_peers::run(binary, root, logs),
             Client::TrunkStates => trunk_states::run(binary, root, logs),
             Client::TrunkWire => trunk_wire::run(binary, root, logs),
+            Client::TrunkDies => trunk_dies::run(binary, root, logs),
             Client::TrunkLine => trunk_line::run(binary, root, logs),
             Client::SipTrace => sip_trace::run(binary, root, logs),
             Client::SipPhones => sip_phones::run(binary, logs),
@@ -332,7 +339,8 @@ impl Apart<'_> {
             Client::BrowserPhone => {
                 let pages = browser_phone::install(&sources, &tools)?;
                 let pjsua2 = packages::python("pjsua2", &sources, &tools)?;
-                let programs = [&*pages, &*pjsua2];
+                let sip_js = browser_phone::install_sip_js(&sources, &tools)?;
+                let programs = [&*pages, &*pjsua2, &*sip_js];
                 browser_phone::run(binary, (root, logs), certificate, programs)
             }
             Client::LivePage => {

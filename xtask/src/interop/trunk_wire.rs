@@ -69,13 +69,15 @@ impl Via {
 }
 
 /// A message in the log of SIPp.
-struct Seen {
+pub(super) struct Seen {
     /// Seconds since midnight.
-    at: f64,
-    is_received: bool,
-    start_line: String,
-    call_id: String,
-    via: String,
+    pub(super) at: f64,
+    pub(super) is_received: bool,
+    pub(super) start_line: String,
+    pub(super) call_id: String,
+    pub(super) via: String,
+    pub(super) to: String,
+    pub(super) cseq: String,
 }
 
 impl Seen {
@@ -90,7 +92,7 @@ impl Seen {
 }
 
 /// The messages in a log of SIPp, in order.
-fn read(log: &Path) -> Result<Vec<Seen>> {
+pub(super) fn read(log: &Path) -> Result<Vec<Seen>> {
     let text = std::fs::read_to_string(log).with_context(|| log.display().to_string())?;
     let mut all: Vec<Seen> = Vec::new();
     let mut at = None;
@@ -108,6 +110,8 @@ fn read(log: &Path) -> Result<Vec<Seen>> {
                 start_line: String::new(),
                 call_id: String::new(),
                 via: String::new(),
+                to: String::new(),
+                cseq: String::new(),
             });
         } else if let Some(message) = all.last_mut() {
             let value = |name: &str| line.strip_prefix(name).map(|value| value.trim().to_owned());
@@ -115,6 +119,10 @@ fn read(log: &Path) -> Result<Vec<Seen>> {
                 line.clone_into(&mut message.start_line);
             } else if let Some(value) = value("Call-ID:") {
                 message.call_id = value;
+            } else if let Some(value) = value("To:") {
+                message.to = value;
+            } else if let Some(value) = value("CSeq:") {
+                message.cseq = value;
             } else if let Some(value) = value("Via:").filter(|_| message.via.is_empty()) {
                 message.via = value;
             }
@@ -136,7 +144,7 @@ fn time_of_day(word: &str) -> Option<f64> {
 }
 
 /// From one time to another, which may be behind midnight.
-fn seconds_between(from: f64, to: f64) -> f64 {
+pub(super) fn seconds_between(from: f64, to: f64) -> f64 {
     let difference = (to - from).rem_euclid(86_400.0);
     if difference > 43_200.0 {
         difference - 86_400.0

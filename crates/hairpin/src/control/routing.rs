@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use server::sip::{Preview, PreviewRequest, Previewed, Previewer, SipSettings};
+use server::sip::{Preview, PreviewRequest, Previewed, Previewer, SipSettings, Transport};
 
 /// A request that is not sent.
 #[derive(Clone, Debug)]
@@ -70,6 +70,10 @@ impl Snapshot {
             from: &request.from,
             to: &request.to,
             source: SocketAddr::new(request.source, 5060),
+            transport: match request.certificate {
+                Some(_) => Transport::Tls,
+                None => Transport::Udp,
+            },
             certificate: request.certificate.as_deref(),
             headers: &request.headers,
             call_id: &request.call_id,

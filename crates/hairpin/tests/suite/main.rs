@@ -61,6 +61,7 @@ mod sip_client;
 mod sip_insight;
 mod sip_media;
 mod sip_memory;
+mod sip_metric_names;
 mod sip_push;
 mod sip_route;
 mod sip_soak;

@@ -11,6 +11,7 @@ use super::nodes::{NodesHook, NodesQuery};
 use super::peer::Origin;
 use super::push::Pusher;
 use super::registrar::Registrations;
+use super::route_hook::{self, RouteHook};
 use super::rtpengine::MediaRelay;
 use super::settings::SipConfig;
 use super::trunk_sources::{TrunkConnections, TrunkSources};
@@ -67,6 +68,7 @@ pub(super) struct Forwarder {
     trunks: TrunkSources,
     trunk_connections: TrunkConnections,
     routes: Arc<Table>,
+    route_hook: Option<RouteHook>,
     forwards: Arc<Forwards>,
     aliases: Arc<Aliases>,
     /// The other nodes of a cluster.
@@ -100,6 +102,7 @@ impl Forwarder {
             trunk_connections: TrunkConnections::default(),
             advertised: sip_config.settings.advertise.clone(),
             routes: Arc::clone(&sip_config.routes),
+            route_hook: sip_config.settings.route_hook.clone(),
             forwards: Arc::clone(&sip_config.forwards),
             aliases: Arc::clone(&sip_config.aliases),
             nodes: sip_config.settings.nodes.clone(),
@@ -127,6 +130,7 @@ impl Forwarder {
         self.media.set_address(sip_config.settings.rtpengine);
         self.trunks = TrunkSources::new(&sip_config.settings);
         self.routes = Arc::clone(&sip_config.routes);
+        self.route_hook = sip_config.settings.route_hook.clone();
         self.forwards = Arc::clone(&sip_config.forwards);
         self.aliases = Arc::clone(&sip_config.aliases);
         self.nodes = sip_config.settings.nodes.clone();
@@ -169,6 +173,7 @@ impl Forwarder {
             calls: &mut self.calls,
             pusher: &mut self.pusher,
             routes: &self.routes,
+            route_hook: self.route_hook.as_ref(),
             forwards: &self.forwards,
             aliases: &self.aliases,
             nodes: self.nodes.as_ref(),
@@ -215,6 +220,7 @@ pub(super) struct ServerPolicy<'p> {
     trunks: &'p TrunkSources,
     trunk_connections: &'p TrunkConnections,
     routes: &'p Table,
+    route_hook: Option<&'p RouteHook>,
     forwards: &'p Forwards,
     aliases: &'p Aliases,
     nodes: Option<&'p NodesHook>,
@@ -365,7 +371,7 @@ impl Routing for ServerPolicy<'_> {
 
 impl Trunks for ServerPolicy<'_> {
     fn has_routes(&self) -> bool {
-        self.routes.has_routes()
+        self.route_hook.is_some() || self.routes.has_routes()
     }
 
     fn is_user(&mut self, now: Now, uri: &SipUri<'_>, flow: &Flow) -> IsUser {
@@ -400,12 +406,15 @@ impl Trunks for ServerPolicy<'_> {
     }
 
     fn route(&mut self, now: Now, call: &Call<'_>) -> Decision {
-        self.routes.decide(now.mono, call)
+        route_hook::decide(self.route_hook, self.routes, now.mono, call)
     }
 
     fn route_inputs(&self, message: &Message<'_>, flow: &Flow, to: &mut Vec<u8>) {
         let sender = (flow.remote.ip(), self.trunk_of(flow));
         self.routes.inputs(message, sender, |uri| self.aor(uri), to);
+        if let Some(hook) = self.route_hook {
+            hook.inputs(message, (flow, sender.1), to);
+        }
     }
 
     fn has_forward(&self, aor: &Aor) -> bool {

@@ -2,6 +2,7 @@
 //! a policy that has only the settings.
 
 use super::advertise::Advertised;
+use super::route_hook::{self, RouteHook};
 use super::settings::{DomainCredentials, SipSettings};
 use super::trunk_sources::TrunkSources;
 use sip::flow::{Flow, ListenerKey, PeerName, Transport};
@@ -34,6 +35,8 @@ pub struct PreviewRequest<'r> {
     pub to: &'r str,
     /// Where it comes from.
     pub source: SocketAddr,
+    /// The transport by which it comes.
+    pub transport: Transport,
     /// The domain in the client certificate of its TLS connection, if the sender has one.
     pub certificate: Option<&'r str>,
     /// Further header fields, as `Name: value`.
@@ -85,6 +88,7 @@ pub struct Previewer {
     credentials: Vec<DomainCredentials>,
     trunks: TrunkSources,
     table: Table,
+    route_hook: Option<RouteHook>,
     forwards: Forwards,
     listeners: Vec<SocketAddr>,
     advertised: Vec<Advertised>,
@@ -110,6 +114,7 @@ impl Previewer {
             credentials: settings.credentials.clone(),
             trunks: TrunkSources::new(settings),
             table,
+            route_hook: settings.route_hook.clone(),
             forwards: Forwards::new(settings.forwards.clone()),
             listeners: listeners.to_vec(),
             advertised: settings.advertise.clone(),
@@ -142,7 +147,7 @@ impl Previewer {
             worker: 0,
             run: 0,
             flow: Flow {
-                transport: Transport::Udp,
+                transport: request.transport,
                 listener: ListenerKey(0),
                 connection: None,
                 local: local.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5060))),
@@ -161,6 +166,14 @@ impl Previewer {
             trunks: trunks.map(|(trunk, _)| trunk.name.clone()).collect(),
             outcome,
         })
+    }
+}
+
+impl Previewer {
+    /// Where the hook or the routes lead.
+    fn route(&self, call: &Call<'_>, say: impl FnMut(String)) -> Decision {
+        let hook = self.route_hook.as_ref();
+        route_hook::explain(hook, &self.table, Mono::default(), call, say)
     }
 }
 
@@ -248,7 +261,7 @@ impl SettingsPolicy<'_> {
                 "{}{after}: the call goes on to {uri}",
                 missed.name()
             ));
-            if !settings.table.has_routes() {
+            if !self.has_routes() {
                 self.explain_user_here(aor, uri);
                 continue;
             }
@@ -256,12 +269,13 @@ impl SettingsPolicy<'_> {
                 message,
                 uri: uri.as_bytes(),
                 sender: CallSender::User(aor.user().unwrap_or_default(), aor.domain()),
-                source: request.source.ip(),
+                source: request.source,
+                transport: request.transport,
                 draw: request.draw,
             };
             let steps = &mut self.steps;
             let explain = |step| steps.push(format!("  {step}"));
-            let decision = settings.table.explain(Mono::default(), &call, explain);
+            let decision = settings.route(&call, explain);
             match decision {
                 Decision::NoRoute if self.explain_user_here(aor, uri) => {}
                 Decision::NoRoute => {
@@ -449,7 +463,7 @@ impl Pushes for SettingsPolicy<'_> {}
 
 impl Trunks for SettingsPolicy<'_> {
     fn has_routes(&self) -> bool {
-        self.settings.table.has_routes()
+        self.settings.route_hook.is_some() || self.settings.table.has_routes()
     }
 
     fn is_user(&mut self, _now: Now, uri: &SipUri<'_>, _flow: &Flow) -> IsUser {
@@ -470,7 +484,6 @@ impl Trunks for SettingsPolicy<'_> {
 
     fn route(&mut self, _now: Now, call: &Call<'_>) -> Decision {
         let steps = &mut self.steps;
-        let table = &self.settings.table;
-        table.explain(Mono::default(), call, |step| steps.push(step))
+        self.settings.route(call, |step| steps.push(step))
     }
 }

@@ -4,6 +4,7 @@ use super::advertise::Advertised;
 use super::nodes::NodesHook;
 use super::push::PushSettings;
 use super::report::Reporter;
+use super::route_hook::RouteHook;
 use super::trace::TraceSettings;
 use crate::policy::PeerRule;
 use ipnet::IpNet;
@@ -50,6 +51,8 @@ pub struct SipSettings {
     pub local_networks: Vec<IpNet>,
     /// The routes of requests that name no user of a domain. Default: none.
     pub routes: Vec<Route>,
+    /// A function of the program that decides before the routes. Default: none.
+    pub route_hook: Option<RouteHook>,
     /// Where calls go that users of the domains do not take. Default: nowhere.
     pub forwards: Vec<Forward>,
     /// Other addresses of users of the domains. Entries that cannot be used have no effect: [`Aliases::new`] names
@@ -176,6 +179,7 @@ impl Default for SipSettings {
             advertise: Vec::new(),
             local_networks: Vec::new(),
             routes: Vec::new(),
+            route_hook: None,
             forwards: Vec::new(),
             aliases: Vec::new(),
             record_route: true,

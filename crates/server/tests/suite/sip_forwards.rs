@@ -4,7 +4,7 @@ use crate::sip_client::phone::{Phone, value};
 use crate::sip_client::{example_com, with_users};
 use hairpin_server::Running;
 use hairpin_server::sip::routes::Forward;
-use hairpin_server::sip::{PreviewRequest, Previewer, SipSettings, Trunk};
+use hairpin_server::sip::{PreviewRequest, Previewer, SipSettings, Transport, Trunk};
 use sip::Method;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -82,6 +82,7 @@ fn the_preview_explains_a_forward_to_a_user_and_a_trunk_with_a_certificate() {
             from: "sip:+4930@carrier.example",
             to: "sip:user1@example.com",
             source: "203.0.113.9:5061".parse().expect("an address"),
+            transport: Transport::Tls,
             certificate,
             headers: &[],
             call_id: "1@preview",

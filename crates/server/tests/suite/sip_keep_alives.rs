@@ -4,6 +4,11 @@
 use crate::sip_client::link::{Link, serve};
 use crate::sip_client::{Client, options, status};
 use hairpin_server::sip::SipSettings;
+use sip::agent::{KeepAlive, KeepAliveStep};
+use sip::flow::Transport;
+use sip::frame::{Frame, Framer, Opened};
+use sip::message::Limits;
+use sip::{HashKey, Mono};
 use stun::{Builder, Class, Message, Method, TransactionId, XorMappedAddress};
 
 #[test]
@@ -68,5 +73,44 @@ fn a_double_crlf_gets_a_crlf_over_each_stream_rfc5626_5_4() {
         }
         link.send(&options(transport, transport, ""));
         assert_eq!(status(&link.receive()), 200);
+    }
+}
+
+/// The keep-alive that is due, and its time.
+fn keep_alive(flow: &mut KeepAlive) -> (Mono, Box<[u8]>) {
+    let due = flow.poll_timeout().expect("the flow has not failed");
+    match flow.handle_timeout(due) {
+        Some(KeepAliveStep::Send(bytes)) => (due, bytes),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_keep_alives_of_the_library_get_their_responses_rfc5626_4_4() {
+    let (server, config) = serve(SipSettings::default(), 1);
+    let client = Client::new(server.sip_listeners()[0]);
+    let key = HashKey::new([1; 16]);
+    let mut flow = KeepAlive::new(Mono(0), Transport::Udp, None, key);
+    for _ in 0..3 {
+        let (due, request) = keep_alive(&mut flow);
+        let answer = client.exchange(&request);
+        assert_eq!(flow.handle_stun(due, &answer), Ok(()));
+        // The next keep-alive, not a retransmission.
+        assert!(flow.poll_timeout() >= Some(due.plus_secs(24)));
+    }
+    assert_eq!(flow.mapped(), Some(client.local()));
+    for (name, transport) in [("TCP", Transport::Tcp), ("TLS", Transport::Tls)] {
+        let mut link = Link::of(name, &server, &config);
+        let mut flow = KeepAlive::new(Mono(0), transport, None, key);
+        let mut framer = Framer::new(Opened::ByUs);
+        for _ in 0..3 {
+            let (due, ping) = keep_alive(&mut flow);
+            link.send_raw(&ping);
+            let answer = bytes(&mut link, 2);
+            let frame = framer.next(&answer, &Limits::DEFAULT);
+            assert_eq!(frame, Ok(Frame::LineEnd { len: 2 }));
+            flow.handle_pong(due);
+            assert!(flow.poll_timeout() >= Some(due.plus_secs(95)));
+        }
     }
 }

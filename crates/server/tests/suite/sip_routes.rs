@@ -4,7 +4,7 @@
 use crate::sip_client::example_com;
 use crate::sip_client::phone::{PASSWORD, Phone, value, values};
 use hairpin_server::sip::routes::{Action, HeaderRule, Hunt, NextHop, ProbeConfig, Route};
-use hairpin_server::sip::{Preview, PreviewRequest, Previewer, SipSettings, Trunk};
+use hairpin_server::sip::{Preview, PreviewRequest, Previewer, SipSettings, Transport, Trunk};
 use hairpin_server::{Running, Server};
 use sip::Method;
 use std::collections::{HashMap, HashSet};
@@ -14,17 +14,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The other end of a trunk.
-struct Carrier {
-    socket: Arc<UdpSocket>,
+pub(crate) struct Carrier {
+    pub(crate) socket: Arc<UdpSocket>,
     /// It reads and says nothing.
     is_dead: Arc<AtomicBool>,
-    ended: Arc<AtomicBool>,
+    pub(crate) ended: Arc<AtomicBool>,
     requests: Arc<AtomicU32>,
 }
 
 impl Carrier {
     /// At this address. Responds to each request with these codes, after so many milliseconds each.
-    fn new(ip: &str, codes: &'static [(u64, u16)]) -> Carrier {
+    pub(crate) fn new(ip: &str, codes: &'static [(u64, u16)]) -> Carrier {
         let socket = UdpSocket::bind((ip, 0)).expect("a socket");
         let step = Some(Duration::from_millis(5));
         socket.set_read_timeout(step).expect("an option");
@@ -73,11 +73,11 @@ impl Carrier {
         self.socket.local_addr().expect("an address")
     }
 
-    fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.requests.load(Relaxed)
     }
 
-    fn trunk(&self, name: &str) -> Trunk {
+    pub(crate) fn trunk(&self, name: &str) -> Trunk {
         Trunk {
             name: name.to_owned(),
             addresses: vec![self.at().ip().into()],
@@ -98,7 +98,7 @@ impl Drop for Carrier {
     }
 }
 
-fn response(request: &str, code: u16) -> String {
+pub(crate) fn response(request: &str, code: u16) -> String {
     let mut text = format!("SIP/2.0 {code} Whatever\r\n");
     for via in values(request, "Via") {
         text += &format!("Via: {via}\r\n");
@@ -113,7 +113,7 @@ fn response(request: &str, code: u16) -> String {
     text + "Contact: <sip:carrier@127.0.0.1:9>\r\nContent-Length: 0\r\n\r\n"
 }
 
-fn route(prefix: &str, trunks: &[&str]) -> Route {
+pub(crate) fn route(prefix: &str, trunks: &[&str]) -> Route {
     Route {
         name: prefix.to_owned(),
         prefixes: vec![prefix.to_owned()],
@@ -122,14 +122,14 @@ fn route(prefix: &str, trunks: &[&str]) -> Route {
     }
 }
 
-fn settings(trunks: Vec<Trunk>, routes: Vec<Route>) -> SipSettings {
+pub(crate) fn settings(trunks: Vec<Trunk>, routes: Vec<Route>) -> SipSettings {
     let mut settings = example_com();
     settings.trunks = trunks;
     settings.routes = routes;
     settings
 }
 
-fn serve(settings: SipSettings) -> Running {
+pub(crate) fn serve(settings: SipSettings) -> Running {
     let server = Server::builder()
         .listen("127.0.0.1:0".parse().expect("an address"))
         .relay_address("127.0.0.1".parse().expect("an address"))
@@ -141,10 +141,10 @@ fn serve(settings: SipSettings) -> Running {
 }
 
 /// A peer that is a trunk by its address, and sends whatever it likes.
-struct Peer(UdpSocket);
+pub(crate) struct Peer(pub(crate) UdpSocket);
 
 impl Peer {
-    fn new(ip: &str, server: &Running) -> Peer {
+    pub(crate) fn new(ip: &str, server: &Running) -> Peer {
         let socket = UdpSocket::bind((ip, 0)).expect("a socket");
         socket.connect(server.sip_listeners()[0]).expect("a route");
         let timeout = Some(Duration::from_millis(5));
@@ -152,7 +152,7 @@ impl Peer {
         Peer(socket)
     }
 
-    fn send(&self, method: &str, uri: &str, call: &str, extra: &str) {
+    pub(crate) fn send(&self, method: &str, uri: &str, call: &str, extra: &str) {
         let at = self.0.local_addr().expect("an address");
         let text = format!(
             "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {at};rport;branch=z9hG4bK{call}\r\n\
@@ -162,7 +162,7 @@ impl Peer {
         self.0.send(text.as_bytes()).expect("sent");
     }
 
-    fn receive(&self) -> Option<String> {
+    pub(crate) fn receive(&self) -> Option<String> {
         let mut buffer = vec![0; 65_536];
         let len = self.0.recv(&mut buffer).ok()?;
         Some(String::from_utf8_lossy(&buffer[..len]).into_owned())
@@ -482,6 +482,7 @@ fn the_preview_and_the_running_server_agree_on_10000_requests() {
         };
         let source = peer.0.local_addr().expect("an address");
         let expected = previewer.preview(&PreviewRequest {
+            transport: Transport::Udp,
             certificate: None,
             method: "MESSAGE",
             from: "sip:+4930@peer.example",

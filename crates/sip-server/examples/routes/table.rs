@@ -1,8 +1,9 @@
 //! A table of 10,000 prefixes and calls for it. Timed by the example `routes`, and counted by the example `cost` of the
 //! server.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
+use sip::flow::Transport;
 use sip::{Message, Mono};
 use sip_server::routes::{Action, Call, CallSender, Decision, NextHop, Route, Table, Trunk};
 
@@ -95,7 +96,8 @@ impl TestBed {
             message,
             uri: uri.as_bytes(),
             sender: CallSender::User(b"alice", b"example.com"),
-            source: IpAddr::from([192, 0, 2, 9]),
+            source: SocketAddr::from(([192, 0, 2, 9], 5060)),
+            transport: Transport::Udp,
             draw: 1,
         };
         match decide(&self.table, &call) {

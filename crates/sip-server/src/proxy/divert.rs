@@ -54,7 +54,8 @@ pub(super) fn targets(
                 message,
                 uri: &uri,
                 sender: CallSender::User(aor.user().unwrap_or_default(), aor.domain()),
-                source: from.flow.remote.ip(),
+                source: from.flow.remote,
+                transport: from.flow.transport,
                 draw: policy.draw(),
             };
             policy.route(now, &call)

@@ -632,7 +632,8 @@ fn route(
         message: asked.message,
         uri,
         sender,
-        source: flow.remote.ip(),
+        source: flow.remote,
+        transport: flow.transport,
         draw: policy.draw(),
     };
     policy.route(asked.now, &call)

@@ -1,8 +1,9 @@
 //! A request to find a route for.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use sip::Message;
+use sip::flow::Transport;
 use sip::header::HeaderKind;
 use sip::uri::{Uri, unescape};
 
@@ -30,7 +31,9 @@ pub struct Call<'a> {
     /// Who has sent it.
     pub sender: CallSender<'a>,
     /// The address that it came from.
-    pub source: IpAddr,
+    pub source: SocketAddr,
+    /// The transport by which it came.
+    pub transport: Transport,
     /// Decides where a route hunts by weight.
     pub draw: u64,
 }
@@ -79,7 +82,25 @@ impl<'a> Called<'a> {
     }
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// The called user part, as routes see it: without escapes, and of a telephone number without visual separators
+    /// (RFC 3966 §5.1.1). `None` if the Request-URI has no user part, or one of more than 255 bytes: no route applies.
+    #[must_use]
+    pub fn called_user(&self) -> Option<Box<[u8]>> {
+        Called::of(self.uri).map(|called| called.as_bytes().into())
+    }
+
+    /// The values of all header fields of this name, in their order. A value may be a list with commas.
+    #[must_use]
+    pub fn headers(&self, name: &str) -> Vec<&'a [u8]> {
+        let all = self.message.all_headers();
+        let values = all.filter(|header| match HeaderKind::of(name.as_bytes()) {
+            HeaderKind::Other => header.name.eq_ignore_ascii_case(name.as_bytes()),
+            kind => HeaderKind::of(header.name) == kind,
+        });
+        values.map(|header| header.value.trim_ascii()).collect()
+    }
+
     pub(super) fn call_id(&self) -> &[u8] {
         self.message.call_id().unwrap_or_default()
     }

@@ -62,12 +62,12 @@ pub enum Decision {
 }
 
 /// What the steps of all routes have in common.
-struct Calling<'a> {
-    now: Mono,
-    called: &'a Called<'a>,
-    draw: u64,
+pub(super) struct Calling<'a> {
+    pub(super) now: Mono,
+    pub(super) called: &'a Called<'a>,
+    pub(super) draw: u64,
     /// The hash of the Call-ID.
-    hash: u64,
+    pub(super) hash: u64,
 }
 
 /// Receives the explanation of a decision, line by line.
@@ -164,7 +164,7 @@ impl Table {
         }
     }
 
-    fn name_of(&self, sender: CallSender<'_>) -> String {
+    pub(super) fn name_of(&self, sender: CallSender<'_>) -> String {
         match sender {
             CallSender::Trunk(number) => {
                 let known = self.trunks.get(usize::from(number));
@@ -176,7 +176,7 @@ impl Table {
     }
 
     /// Adds the addresses of a route's trunks.
-    fn add_steps(
+    pub(super) fn add_steps(
         &self,
         calling: &Calling<'_>,
         (number, compiled): (u32, &Compiled),
@@ -407,7 +407,8 @@ mod tests {
             message: &message,
             uri: b"sip:+4930@example.com",
             sender: CallSender::User(b"alice", b"example.com"),
-            source: "192.0.2.1".parse().unwrap(),
+            source: "192.0.2.1:5060".parse().unwrap(),
+            transport: sip::flow::Transport::Udp,
             draw: 0,
         };
         match table.decide(now, &call) {

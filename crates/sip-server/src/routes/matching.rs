@@ -90,7 +90,7 @@ impl Compiled {
             return Some(Mismatch::FromUser);
         }
         let mut networks = route.from_networks.iter();
-        let is_there = networks.any(|network| network.contains(call.source));
+        let is_there = networks.any(|network| network.contains(call.source.ip()));
         if !route.from_networks.is_empty() && !is_there {
             return Some(Mismatch::FromNetwork);
         }

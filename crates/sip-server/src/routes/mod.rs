@@ -10,11 +10,12 @@
 //! A [`Table`] is immutable, and all workers share it. Only the [`Health`] of its trunks changes: atomic numbers,
 //! written once or twice per call.
 //!
-//! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`.
-//! So a missing condition in a route never makes an open relay.
+//! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`,
+//! or by a [`TrunkChoice`] of the embedder that permits it. So a missing condition in a route never makes an open relay.
 
 mod aliases;
 mod call;
+mod choice;
 mod config;
 mod decide;
 mod forwards;
@@ -30,6 +31,7 @@ mod table;
 
 pub use aliases::{Alias, AliasError, Aliases};
 pub use call::{Call, CallSender};
+pub use choice::TrunkChoice;
 pub use config::{
     Action, Credentials, Failures, HeaderRule, Hunt, Network, Next, NextHop, NextHopError,
     ProbeConfig, RegisterConfig, Route, Trunk, is_sip_user,

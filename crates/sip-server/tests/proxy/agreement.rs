@@ -220,7 +220,8 @@ fn decide(table: &Table, message: &Message<'_>, uri: &str) -> Decision {
         message,
         uri: uri.as_bytes(),
         sender: CallSender::User(b"alice", b"example.com"),
-        source: address(UAC).ip(),
+        source: address(UAC),
+        transport: Transport::Udp,
         draw: 1,
     };
     table.decide(sip::Mono(0), &call)

@@ -17,6 +17,7 @@
 //! - **Bodies** are opaque: the program makes offers and answers (RFC 3264), as [`Content`].
 //! - **Reliable provisional responses** (RFC 3262) with [`RULES_WITH_100REL`]: those of the callee get a PRACK, and
 //!   [`UserAgent::ring_reliably`] sends one.
+//! - **Keep-alives** of a flow (RFC 5626 §4.4): [`KeepAlive`] says when to send one, and whether the flow has failed.
 //!
 //! Not included: session timers (RFC 4028), Outbound with several flows (RFC 5626). If a request requires an extension
 //! that is not in the rules, the engine refuses it with 420.
@@ -90,6 +91,7 @@ mod config;
 mod dialog;
 mod draft;
 mod event;
+mod keep_alive;
 mod registration;
 mod reliable;
 mod uac;
@@ -100,6 +102,7 @@ pub use call::RequestTarget;
 pub use config::{Config, ConfigError, RULES, RULES_WITH_100REL};
 pub use draft::Content;
 pub use event::{CallError, CallKey, EndCause, Event, RegisterFailure, RequestId};
+pub use keep_alive::{FlowFailure, KeepAlive, KeepAliveStep};
 pub use uac::Invite;
 
 use std::collections::{BTreeMap, VecDeque};
