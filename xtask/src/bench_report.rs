@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{cargo, process};
 
 /// A committed report.
-struct Made {
+struct CommittedReport {
     name: &'static str,
     /// Arguments of `hairpin bench` between blanks.
     arguments: &'static str,
@@ -22,44 +22,44 @@ struct Made {
     rivals: bool,
 }
 
-const REPORTS: [Made; 8] = [
-    Made {
+const REPORTS: [CommittedReport; 8] = [
+    CommittedReport {
         name: "relay",
         arguments: "--a hairpin --b coturn --b floor --b floor-gro --b floor-stun --step 200ms",
         rivals: true,
     },
-    Made {
+    CommittedReport {
         name: "in-kernel",
         arguments: "--a hairpin-xdp --b hairpin-tc --b hairpin --b hairpin-xdp-miss --b floor-xdp --b floor-tc --b floor --b floor-stun-xdp --b coturn \
                     --scenarios relay-64x1-c2p,relay-64x1-p2c,relay-1000x1,relay-16000x1,random-16000x1,binding-1000,binding-one,binding-spoofed --step 100ms",
         rivals: false,
     },
-    Made {
+    CommittedReport {
         name: "two-workers",
         arguments: "--a hairpin --b hairpin-2 --b hairpin-spread --scenarios relay-64x1-both,spread --sizes 120",
         rivals: false,
     },
-    Made {
+    CommittedReport {
         name: "tcp",
         arguments: "--a hairpin --b coturn --b floor-tcp --scenarios tcp- --rounds 3 --step 100ms",
         rivals: false,
     },
-    Made {
+    CommittedReport {
         name: "tls",
         arguments: "--a hairpin --b coturn --b floor-tls --scenarios tls- --rounds 3 --step 100ms",
         rivals: false,
     },
-    Made {
+    CommittedReport {
         name: "sip",
         arguments: "--sip --a hairpin-sip --b kamailio --b floor-sip --b hairpin-sip-2 --step 500ms",
         rivals: false,
     },
-    Made {
+    CommittedReport {
         name: "sip-connections",
         arguments: "--sip --a hairpin-sip --b kamailio --scenarios sip-register-tcp,sip-register-tls,sip-register-wss,sip-proxied-call-tls,sip-proxied-call-wss,sip-memory-call --rounds 3 --step 500ms",
         rivals: false,
     },
-    Made {
+    CommittedReport {
         name: "sip-overload",
         arguments: "--sip --a hairpin-sip --b hairpin-sip-uncontrolled --b kamailio --scenarios sip-overload --rounds 2 --step 500ms --hold 3s",
         rivals: false,
@@ -94,7 +94,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             Some(binary) => binary.clone(),
             None => cargo::release(root)?,
         };
-        let wanted = |made: &&Made| {
+        let wanted = |made: &&CommittedReport| {
             options.only.is_empty() || options.only.iter().any(|name| name == made.name)
         };
         for made in REPORTS.iter().filter(wanted) {
@@ -125,7 +125,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn measure(binary: &Path, folder: &Path, made: &Made, options: &Options) -> Result<()> {
+fn measure(binary: &Path, folder: &Path, made: &CommittedReport, options: &Options) -> Result<()> {
     let mut command = process::command(binary);
     command.arg("bench").args(made.arguments.split_whitespace());
     if made.rivals {
@@ -152,7 +152,7 @@ fn page_of_figures(folder: &Path) -> Result<String> {
     let mut page = String::from(
         "# All figures\n\nWritten by `cargo xtask bench-report`. How they are measured: [benchmarking](../benchmarking.md).\n",
     );
-    for Made { name, .. } in &REPORTS {
+    for CommittedReport { name, .. } in &REPORTS {
         let file = folder.join(format!("report-{name}.json"));
         if file.exists() {
             // Writing to a string cannot fail.

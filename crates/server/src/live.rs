@@ -49,7 +49,7 @@ impl fmt::Debug for Configuration {
 
 /// The latest configuration, for all workers.
 #[derive(Debug)]
-pub(crate) struct Published {
+pub(crate) struct PublishedConfig {
     /// Counts changes. Written under the lock, read without.
     number: AtomicU64,
     latest: Mutex<Configuration>,
@@ -58,21 +58,21 @@ pub(crate) struct Published {
 /// One worker's view of it.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    published: Arc<Published>,
+    published: Arc<PublishedConfig>,
     /// The number of the configuration that the worker has.
     seen: u64,
 }
 
-impl Published {
-    pub(crate) fn new(first: Configuration) -> Arc<Published> {
-        Arc::new(Published {
+impl PublishedConfig {
+    pub(crate) fn new(first: Configuration) -> Arc<PublishedConfig> {
+        Arc::new(PublishedConfig {
             number: AtomicU64::new(0),
             latest: Mutex::new(first),
         })
     }
 
     /// For a worker that was made with the first configuration.
-    pub(crate) fn subscribe(self: &Arc<Published>) -> Subscription {
+    pub(crate) fn subscribe(self: &Arc<PublishedConfig>) -> Subscription {
         Subscription {
             published: Arc::clone(self),
             seen: 0,
@@ -379,14 +379,14 @@ pub(crate) struct Changes {
     live: Mutex<LiveSettings>,
     /// The configuration has changed.
     changed: Condvar,
-    published: Arc<Published>,
+    published: Arc<PublishedConfig>,
     boxes: Arc<[Mailbox<WorkerMessage>]>,
 }
 
 impl Changes {
     pub(crate) fn new(
         live: LiveSettings,
-        published: Arc<Published>,
+        published: Arc<PublishedConfig>,
         boxes: Arc<[Mailbox<WorkerMessage>]>,
     ) -> Changes {
         Changes {

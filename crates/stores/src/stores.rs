@@ -76,7 +76,7 @@ pub struct OpenError {
 
 /// A store that is open, as long as a list has it.
 #[derive(Debug)]
-struct Open {
+struct OpenStore {
     settings: StoreSettings,
     source: Arc<Source>,
     /// Ends the queries some time after it is dropped.
@@ -85,7 +85,7 @@ struct Open {
 
 /// Some stores in their order.
 #[derive(Clone, Debug, Default)]
-pub struct StoreList(Vec<Arc<Open>>);
+pub struct StoreList(Vec<Arc<OpenStore>>);
 
 impl StoreList {
     /// The stores as the workers see them.
@@ -96,11 +96,11 @@ impl StoreList {
     /// How many stores of this list the other one does not have.
     #[must_use]
     pub fn count_without(&self, other: &StoreList) -> usize {
-        let is_new = |store: &&Arc<Open>| !other.has(store);
+        let is_new = |store: &&Arc<OpenStore>| !other.has(store);
         self.0.iter().filter(is_new).count()
     }
 
-    fn has(&self, store: &Arc<Open>) -> bool {
+    fn has(&self, store: &Arc<OpenStore>) -> bool {
         self.0.iter().any(|own| Arc::ptr_eq(own, store))
     }
 
@@ -117,12 +117,12 @@ impl StoreList {
     /// The first of them that has not responded.
     pub fn respond(&self, before: &StoreList, deadline: Instant) -> Result<(), OpenError> {
         let begun = Instant::now();
-        let is_up = |store: &Arc<Open>| store.source.is_up.load(Ordering::Acquire);
-        let is_known = |store: &Arc<Open>| {
+        let is_up = |store: &Arc<OpenStore>| store.source.is_up.load(Ordering::Acquire);
+        let is_known = |store: &Arc<OpenStore>| {
             is_up(store) || store.source.was_tried.load(Ordering::Relaxed) || before.has(store)
         };
         wait_until(deadline, || self.0.iter().all(is_known));
-        let is_down = |store: &Arc<Open>| !before.has(store) && !is_up(store);
+        let is_down = |store: &Arc<OpenStore>| !before.has(store) && !is_up(store);
         let Some(place) = self.0.iter().position(is_down) else {
             return Ok(());
         };
@@ -146,14 +146,14 @@ fn wait_until(deadline: Instant, condition: impl Fn() -> bool) {
 }
 
 /// A list of stores to open.
-struct Job {
+struct OpenJob {
     settings: Vec<StoreSettings>,
     opened: SyncSender<Result<StoreList, OpenError>>,
 }
 
 /// The thread of the stores.
 pub struct Stores {
-    jobs: Option<mpsc::UnboundedSender<Job>>,
+    jobs: Option<mpsc::UnboundedSender<OpenJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -172,7 +172,7 @@ impl Stores {
         prepare: impl FnOnce() + Send + 'static,
         notify: impl Fn(Notice) + Send + Sync + 'static,
     ) -> std::io::Result<Stores> {
-        let (jobs, mut queue) = mpsc::unbounded_channel::<Job>();
+        let (jobs, mut queue) = mpsc::unbounded_channel::<OpenJob>();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -182,7 +182,7 @@ impl Stores {
             let notify: Notify = Arc::new(notify);
             runtime.block_on(async move {
                 // The stores of all lists that still exist.
-                let mut known: Vec<Weak<Open>> = Vec::new();
+                let mut known: Vec<Weak<OpenStore>> = Vec::new();
                 while let Some(job) = queue.recv().await {
                     known.retain(|store| store.strong_count() > 0);
                     let opened = open_all(job.settings, &mut known, &notify).await;
@@ -211,7 +211,7 @@ impl Stores {
         };
         let (opened, outcome) = sync_channel(1);
         let jobs = self.jobs.as_ref().ok_or_else(ended)?;
-        let sent = jobs.send(Job { settings, opened });
+        let sent = jobs.send(OpenJob { settings, opened });
         sent.map_err(|_| ended())?;
         outcome.recv().map_err(|_| ended())?
     }
@@ -229,7 +229,7 @@ impl Drop for Stores {
 
 async fn open_all(
     all: Vec<StoreSettings>,
-    known: &mut Vec<Weak<Open>>,
+    known: &mut Vec<Weak<OpenStore>>,
     notify: &Notify,
 ) -> Result<StoreList, OpenError> {
     let mut list = StoreList::default();
@@ -259,7 +259,7 @@ async fn open_all(
 
 /// The SIP tables of an open store with the same URL. Without them, its routes would be absent from a reload until the
 /// tables are read.
-fn earlier_sip(known: &[Weak<Open>], settings: &StoreSettings) -> Arc<SipTables> {
+fn earlier_sip(known: &[Weak<OpenStore>], settings: &StoreSettings) -> Arc<SipTables> {
     let mut open_ones = known.iter().rev().filter_map(Weak::upgrade);
     let place = kinds::place(&settings.options);
     let same =
@@ -267,7 +267,7 @@ fn earlier_sip(known: &[Weak<Open>], settings: &StoreSettings) -> Arc<SipTables>
     same.map(|store| store.source.sip()).unwrap_or_default()
 }
 
-fn run(settings: StoreSettings, store: Arc<dyn Store>, notify: &Notify) -> Open {
+fn run(settings: StoreSettings, store: Arc<dyn Store>, notify: &Notify) -> OpenStore {
     let (sender, asks) = mpsc::channel(MAX_LOOKUPS);
     let kind = Kind::of(&settings.options.url).unwrap_or(Kind::File);
     let cache = Cache::new(settings.cache, MAX_UNKNOWN_NAMES);
@@ -285,7 +285,7 @@ fn run(settings: StoreSettings, store: Arc<dyn Store>, notify: &Notify) -> Open 
         tokio::time::sleep(CLOSE_DELAY).await;
     };
     tokio::spawn(queries.run(asks, end));
-    Open {
+    OpenStore {
         settings,
         source,
         _closing: closing,

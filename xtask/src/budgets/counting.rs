@@ -166,7 +166,7 @@ fn remove_dumps(logs: &Path) -> Result<()> {
 
 /// What a dump of callgrind says, by function.
 #[derive(Default)]
-struct Counted {
+struct CallgrindCounts {
     /// Without those of the functions it calls.
     instructions: HashMap<String, u64>,
     /// How often it asked for memory.
@@ -174,8 +174,8 @@ struct Counted {
 }
 
 /// Reads callgrind's file format.
-fn by_function(text: &str) -> Counted {
-    let mut counted = Counted::default();
+fn by_function(text: &str) -> CallgrindCounts {
+    let mut counted = CallgrindCounts::default();
     let (mut function, mut called) = ("", "");
     let mut of_a_call = false;
     for line in text.lines() {

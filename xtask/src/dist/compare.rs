@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Made, Options, Source, build, elf, make, output};
+use super::{BuiltPackages, Options, Source, build, elf, make, output};
 use crate::scratch;
 use crate::tally::Tally;
 
@@ -47,7 +47,7 @@ pub(super) fn run(root: &Path, options: &Options) -> Result<Tally> {
     Ok(tally)
 }
 
-type File = (&'static str, fn(&Made) -> Option<&Path>);
+type File = (&'static str, fn(&BuiltPackages) -> Option<&Path>);
 
 /// The files that are compared beside the program.
 const FILES: [File; 4] = [

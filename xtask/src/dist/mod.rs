@@ -74,7 +74,7 @@ impl Source {
 }
 
 /// The packages of one build.
-struct Made {
+struct BuiltPackages {
     deb: PathBuf,
     tarball: PathBuf,
     bill: PathBuf,
@@ -133,14 +133,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Makes the packages of a program.
-fn make(source: &Source, program: &Path, out: &Path, architecture: &str) -> Result<Made> {
+fn make(source: &Source, program: &Path, out: &Path, architecture: &str) -> Result<BuiltPackages> {
     let root = &source.root;
     let package = Package {
         architecture: architecture.to_owned(),
         ..Package::new(source, program, out, &version(root)?)?
     };
     tree::make(root, &package, program)?;
-    Ok(Made {
+    Ok(BuiltPackages {
         deb: deb::make(root, &package)?,
         tarball: tree::archive(&package)?,
         bill: sbom::make(root, &package)?,
@@ -156,17 +156,22 @@ pub(crate) fn debian(root: &Path, program: &Path, out: &Path, version: &str) -> 
 }
 
 /// The tarball, the bill of materials, and the .rpm if `rpmbuild` is installed.
-pub(crate) struct Others {
+pub(crate) struct OtherPackages {
     pub(crate) tarball: PathBuf,
     pub(crate) bill: PathBuf,
     pub(crate) rpm: Option<PathBuf>,
 }
 
 /// Makes the other packages of a program of this machine, for tests.
-pub(crate) fn others(root: &Path, program: &Path, out: &Path, version: &str) -> Result<Others> {
+pub(crate) fn others(
+    root: &Path,
+    program: &Path,
+    out: &Path,
+    version: &str,
+) -> Result<OtherPackages> {
     let package = Package::new(&Source::of(root)?, program, out, version)?;
     tree::make(root, &package, program)?;
-    Ok(Others {
+    Ok(OtherPackages {
         tarball: tree::archive(&package)?,
         bill: sbom::make(root, &package)?,
         rpm: rpm::make(root, &package)?,

@@ -19,14 +19,14 @@ use crate::workspace::output_of;
 /// The domain, which Pebble's DNS server resolves to 127.0.0.1.
 const DOMAIN: &str = "turn.example.org";
 /// A domain that Pebble refuses.
-const BLOCKED: &str = "blocked.example.org";
-/// What a certificate of Pebble lives, in seconds: the server renews it within this time.
-const LIFETIME_S: u32 = 30;
-const START: Duration = Duration::from_secs(30);
-/// What an order takes on a busy machine.
-const ORDER: Duration = Duration::from_secs(60);
+const BLOCKED_DOMAIN: &str = "blocked.example.org";
+/// The lifetime of a certificate of Pebble, in seconds. The server renews it within this time.
+const CERTIFICATE_LIFETIME_S: u32 = 30;
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an order takes on a busy machine.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The programs, and where everything listens.
+/// The programs, and the ports of all listeners.
 struct AcmeSetup {
     logs: PathBuf,
     binary: PathBuf,
@@ -84,9 +84,9 @@ impl AcmeSetup {
             "tlsPort": port + 3,
             "ocspResponderURL": "",
             "externalAccountBindingRequired": false,
-            "domainBlocklist": [BLOCKED],
+            "domainBlocklist": [BLOCKED_DOMAIN],
             "retryAfter": { "authz": 1, "order": 1 },
-            "profiles": { "default": { "description": "short", "validityPeriod": LIFETIME_S } },
+            "profiles": { "default": { "description": "short", "validityPeriod": CERTIFICATE_LIFETIME_S } },
         }});
         let file = logs.join("pebble.json");
         fs::write(&file, config.to_string())?;
@@ -102,7 +102,7 @@ impl AcmeSetup {
             .arg(&file)
             .args(["-dnsserver", &at(4)]);
         let mut pebble = Process::start("Pebble", pebble, logs.join("pebble.log"))?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         for offset in [0, 1] {
             while TcpStream::connect((Ipv4Addr::LOCALHOST, port + offset)).is_err() {
                 pebble.assert_running()?;
@@ -142,7 +142,7 @@ impl AcmeSetup {
         Process::start("the server", command, file.with_extension("log"))
     }
 
-    /// A client that trusts nobody but Pebble is served.
+    /// Checks that a client that trusts only Pebble gets service.
     fn probe(&self) -> Result<()> {
         let root = self.logs.join("root.pem");
         fs::write(&root, self.root()?)?;
@@ -157,7 +157,7 @@ impl AcmeSetup {
         Ok(())
     }
 
-    /// Pebble's root certificate, which is another one at each start of it.
+    /// The root certificate of Pebble. Each start of Pebble makes a new one.
     fn root(&self) -> Result<String> {
         let mut client = Command::new("openssl")
             .args(["s_client", "-quiet", "-connect"])
@@ -180,15 +180,15 @@ impl AcmeSetup {
     fn orders_and_renews(&self) -> Result<String> {
         let _ = fs::remove_dir_all(self.logs.join("state"));
         let mut server = self.serve("state", DOMAIN, "http-01")?;
-        server.wait_for(ORDER, |log| replaced(log, 1))?;
+        server.wait_for(ORDER_TIMEOUT, |log| replaced(log, 1))?;
         self.probe()?;
-        let lifetime = Duration::from_secs(LIFETIME_S.into());
-        server.wait_for(lifetime + ORDER, |log| replaced(log, 2))?;
+        let lifetime = Duration::from_secs(CERTIFICATE_LIFETIME_S.into());
+        server.wait_for(lifetime + ORDER_TIMEOUT, |log| replaced(log, 2))?;
         let account = fs::read(self.logs.join("state/account.json"))?;
-        server.stop(START)?;
+        server.stop(START_TIMEOUT)?;
         drop(server);
         let mut server = self.serve("state", DOMAIN, "http-01")?;
-        server.wait_for(START, |log| log.contains("listening").then_some(()))?;
+        server.wait_for(START_TIMEOUT, |log| log.contains("listening").then_some(()))?;
         self.probe().context("after a restart")?;
         ensure!(
             account == fs::read(self.logs.join("state/account.json"))?,
@@ -200,20 +200,20 @@ impl AcmeSetup {
     fn proves_by_tls(&self) -> Result<String> {
         let _ = fs::remove_dir_all(self.logs.join("state-tls"));
         let mut server = self.serve("state-tls", DOMAIN, "tls-alpn-01")?;
-        server.wait_for(ORDER, |log| replaced(log, 1))?;
+        server.wait_for(ORDER_TIMEOUT, |log| replaced(log, 1))?;
         self.probe()?;
         Ok("on the TLS listener itself".to_owned())
     }
 
     fn survives_a_refusal(&self) -> Result<String> {
         let _ = fs::remove_dir_all(self.logs.join("state-refused"));
-        let mut server = self.serve("state-refused", BLOCKED, "http-01")?;
+        let mut server = self.serve("state-refused", BLOCKED_DOMAIN, "http-01")?;
         let refused = |log: &str| {
             let mut lines = log.lines();
             let line = lines.find(|line| line.contains("no certificate from the ACME server"))?;
             line.contains("rejectedIdentifier").then_some(())
         };
-        server.wait_for(ORDER, refused)?;
+        server.wait_for(ORDER_TIMEOUT, refused)?;
         let mut probe = process::command(&self.binary);
         output_of(probe.args(["probe", "stun", &format!("127.0.0.1:{}", self.port + 6)]))?;
         Ok("the reason is logged, clients over UDP are served".to_owned())

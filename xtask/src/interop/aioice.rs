@@ -5,28 +5,32 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Bench, packages, program};
+use super::{DriverContext, packages, program};
 use crate::process::{self, Process};
 use crate::tally::Tally;
 
 /// How many cases the program has.
-const CASES: usize = 9;
-const LIMIT: Duration = Duration::from_secs(120);
+const CASE_COUNT: usize = 9;
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs it with the packages of [`install`].
-pub(crate) fn run(bench: &Bench, packages: &Path) -> Result<Tally> {
-    let credentials = bench.server.static_credentials()?;
+pub(crate) fn run(context: &DriverContext, packages: &Path) -> Result<Tally> {
+    let credentials = context.server.static_credentials()?;
     let mut command = process::command("python3");
     command
         .env("PYTHONPATH", packages)
-        .arg(bench.sources.join("aioice/main.py"))
-        .args(["--port", &bench.server.port.to_string()])
+        .arg(context.sources.join("aioice/main.py"))
+        .args(["--port", &context.server.port.to_string()])
         .args(["--user", &credentials.user])
         .args(["--password", &credentials.password])
         .arg("--ca")
-        .arg(&bench.certificate.authority);
-    let process = Process::start("the aioice client", command, bench.logs.join("aioice.log"))?;
-    program::record("aioice", process, CASES, LIMIT)
+        .arg(&context.certificate.authority);
+    let process = Process::start(
+        "the aioice client",
+        command,
+        context.logs.join("aioice.log"),
+    )?;
+    program::record("aioice", process, CASE_COUNT, RUN_TIMEOUT)
 }
 
 /// Installs the packages.

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::domain::PASSWORD;
 use super::server::free_ports;
-use super::sip::START;
+use super::sip::START_TIMEOUT;
 use crate::process::{self, Process};
 
-/// How long an event may take to come.
-const LIMIT: Duration = Duration::from_secs(12);
+/// How long a call waits for an event.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// A running baresip, which is a phone of one user.
 pub(super) struct Phone {
@@ -24,21 +24,21 @@ pub(super) struct Phone {
     control: TcpStream,
     unread: Vec<u8>,
     events: VecDeque<Value>,
-    /// To commands.
+    /// The connection for commands.
     responses: VecDeque<Value>,
-    /// How many bytes of its output were looked at.
+    /// How many bytes of its output were read.
     printed: usize,
 }
 
-/// What a phone is like.
+/// The configuration of a phone.
 pub(super) struct PhoneSetup<'a> {
     /// The line of its account.
     pub(super) account: &'a str,
-    /// Where it takes SIP over UDP and TCP.
+    /// Its address for SIP over UDP and TCP.
     pub(super) listen: &'a str,
-    /// What it sends: a module and its device.
+    /// The source of its audio: a module and its device.
     pub(super) source: &'a str,
-    /// Modules besides.
+    /// Further modules.
     pub(super) modules: &'a [&'a str],
     /// Further lines of its configuration.
     pub(super) more: &'a str,
@@ -80,7 +80,7 @@ impl Phone {
         Phone::start_like(logs, name, &setup)
     }
 
-    /// Starts a phone that is like this.
+    /// Starts a phone with this configuration.
     pub(super) fn start_like(logs: &Path, name: &str, setup: &PhoneSetup<'_>) -> Result<Phone> {
         let folder = logs.join(format!("baresip-{name}"));
         std::fs::create_dir_all(&folder)?;
@@ -110,7 +110,7 @@ impl Phone {
         command.arg("-f").arg(&folder).arg("-s");
         let log = logs.join(format!("baresip-{name}.log"));
         let mut process = Process::start("baresip", command, log)?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         let control = loop {
             if let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, control)) {
                 break stream;
@@ -130,13 +130,13 @@ impl Phone {
         })
     }
 
-    /// Waits until it is registered. It may have been before its events could be read.
+    /// Waits until it is registered. That may be before its events can be read.
     pub(super) fn wait_registered(&mut self) -> Result<()> {
         let ready = |output: &str| output.contains("200 OK").then_some(());
-        self.process.wait_for(LIMIT, ready)
+        self.process.wait_for(EVENT_TIMEOUT, ready)
     }
 
-    /// Has it do something.
+    /// Runs a command.
     pub(super) fn command(&mut self, command: &str, params: &str) -> Result<()> {
         let text = json!({ "command": command, "params": params }).to_string();
         let netstring = format!("{}:{text},", text.len());
@@ -144,12 +144,12 @@ impl Phone {
         Ok(())
     }
 
-    /// Has it do something, and returns what it says.
+    /// Runs a command, and returns its response.
     pub(super) fn ask(&mut self, command: &str) -> Result<String> {
         self.read()?;
         self.responses.clear();
         self.command(command, "")?;
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             if let Some(response) = self.responses.pop_front() {
                 return Ok(response["data"].as_str().unwrap_or_default().to_owned());
@@ -162,7 +162,7 @@ impl Phone {
 
     /// Waits for an event of this type.
     pub(super) fn wait(&mut self, kind: &str) -> Result<Value> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             while let Some(event) = self.events.pop_front() {
                 if event["type"] == kind {
@@ -181,7 +181,7 @@ impl Phone {
 
     /// Waits for an event of this type, and removes it. Other events stay for later calls.
     pub(super) fn take(&mut self, kind: &str) -> Result<Value> {
-        let event = self.take_within(kind, LIMIT)?;
+        let event = self.take_within(kind, EVENT_TIMEOUT)?;
         event.with_context(|| format!("no {kind}: {}", self.process.tail()))
     }
 
@@ -201,7 +201,7 @@ impl Phone {
         }
     }
 
-    /// Waits until it has printed one of these texts. What it has printed before is forgotten.
+    /// Waits until it has printed one of these texts. Then drops the output up to it.
     pub(super) fn wait_printed(&mut self, texts: &[&str]) -> Result<()> {
         let from = self.printed;
         let end = |output: &str| {
@@ -209,11 +209,11 @@ impl Phone {
             let end = |text: &&str| new.find(*text).map(|at| from + at + text.len());
             texts.iter().find_map(end)
         };
-        self.printed = self.process.wait_for(LIMIT, end)?;
+        self.printed = self.process.wait_for(EVENT_TIMEOUT, end)?;
         Ok(())
     }
 
-    /// Forgets the events of the past.
+    /// Drops all events up to now.
     pub(super) fn forget(&mut self) -> Result<()> {
         self.read()?;
         self.events.clear();
@@ -221,7 +221,7 @@ impl Phone {
         Ok(())
     }
 
-    /// It no longer reads or sends anything, and its connections stay open.
+    /// Stops it with SIGSTOP. It neither reads nor sends, and its connections stay open.
     pub(super) fn freeze(&self) -> Result<()> {
         self.process.signal(nix::sys::signal::Signal::SIGSTOP)
     }
@@ -247,7 +247,7 @@ impl Phone {
     }
 }
 
-/// The first netstring (`5:hello,`), and how long it is with its frame.
+/// The first netstring (`5:hello,`), and its length with the frame.
 fn netstring(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let colon = bytes.iter().position(|byte| *byte == b':')?;
     let len: usize = std::str::from_utf8(&bytes[..colon]).ok()?.parse().ok()?;

@@ -6,12 +6,12 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Bench;
+use super::DriverContext;
 use super::webdriver::Browser;
 use crate::tally::Tally;
 
-/// From each side to the other.
-const MESSAGES: u64 = 1000;
+/// How many messages each side sends.
+const MESSAGE_COUNT: u64 = 1000;
 
 /// A way to reach the server.
 struct Case {
@@ -19,7 +19,7 @@ struct Case {
     scheme: &'static str,
     host: &'static str,
     transport: &'static str,
-    /// How the browser's statistics call it.
+    /// Its name in the statistics of the browser.
     protocol: &'static str,
 }
 
@@ -56,32 +56,32 @@ const CASES: &[Case] = &[
     },
 ];
 
-pub(crate) fn run(bench: &Bench) -> Tally {
+pub(crate) fn run(context: &DriverContext) -> Tally {
     let mut tally = Tally::default();
     for case in CASES {
-        let outcome = attempt(bench, case, true);
+        let outcome = attempt(context, case, true);
         tally.record(
             &format!("Chromium, relay to relay over {}", case.name),
             &outcome,
         );
     }
-    let outcome = refuses_unknown_authority(bench);
+    let outcome = refuses_unknown_authority(context);
     tally.record("Chromium refuses an unknown authority over TLS", &outcome);
     tally
 }
 
-fn attempt(bench: &Bench, case: &Case, trusts: bool) -> Result<String> {
-    let outcome = exchange(bench, case, trusts)?;
+fn attempt(context: &DriverContext, case: &Case, trusts: bool) -> Result<String> {
+    let outcome = exchange(context, case, trusts)?;
     judge(&outcome, case.protocol).with_context(|| format!("{outcome:#}"))
 }
 
-/// Otherwise the cases over TLS do not show that the certificate is verified.
-fn refuses_unknown_authority(bench: &Bench) -> Result<String> {
+/// Checks that the browser verifies the certificate. Otherwise the cases over TLS do not prove it.
+fn refuses_unknown_authority(context: &DriverContext) -> Result<String> {
     let case = CASES
         .iter()
         .find(|case| case.protocol == "tls")
         .context("no case over TLS")?;
-    let outcome = exchange(bench, case, false)?;
+    let outcome = exchange(context, case, false)?;
     let candidates = outcome["candidates"].as_array().map(Vec::len);
     ensure!(
         !outcome["failure"].is_null() && candidates == Some(0),
@@ -90,25 +90,25 @@ fn refuses_unknown_authority(bench: &Bench) -> Result<String> {
     Ok("no candidate".to_owned())
 }
 
-fn exchange(bench: &Bench, case: &Case, trusts: bool) -> Result<Value> {
-    let credentials = bench.server.rest_credentials()?;
-    let browser = Browser::start(&bench.logs, |home| {
+fn exchange(context: &DriverContext, case: &Case, trusts: bool) -> Result<Value> {
+    let credentials = context.server.rest_credentials()?;
+    let browser = Browser::start(&context.logs, |home| {
         if trusts {
-            bench.certificate.trust_in(home)?;
+            context.certificate.trust_in(home)?;
         }
         Ok(())
     })?;
     let url = format!(
         "{}:{}:{}?transport={}",
-        case.scheme, case.host, bench.server.port, case.transport
+        case.scheme, case.host, context.server.port, case.transport
     );
-    let page = bench.sources.join("chromium/relay.html");
+    let page = context.sources.join("chromium/relay.html");
     browser.open(&format!("file://{}", page.display()))?;
     let servers =
         json!([{ "urls": url, "username": credentials.user, "credential": credentials.password }]);
     // The page's own `exchange`; an exception in it is part of what it returns.
     let script = "const [servers, count, done] = arguments; exchange(servers, count).then(done);";
-    browser.run(script, &json!([servers, MESSAGES]))
+    browser.run(script, &json!([servers, MESSAGE_COUNT]))
 }
 
 fn judge(outcome: &Value, protocol: &str) -> Result<String> {
@@ -116,7 +116,7 @@ fn judge(outcome: &Value, protocol: &str) -> Result<String> {
     for side in ["left", "right"] {
         let side = &outcome[side];
         ensure!(
-            side["sent"] == MESSAGES && side["received"] == MESSAGES,
+            side["sent"] == MESSAGE_COUNT && side["received"] == MESSAGE_COUNT,
             "messages are missing"
         );
         let pair = &side["pair"];
@@ -130,7 +130,7 @@ fn judge(outcome: &Value, protocol: &str) -> Result<String> {
         );
     }
     Ok(format!(
-        "{MESSAGES} messages each way, relay at {}",
+        "{MESSAGE_COUNT} messages each way, relay at {}",
         outcome["left"]["pair"]["address"]
     ))
 }
@@ -141,7 +141,7 @@ mod tests {
 
     fn good() -> Value {
         let side = json!({
-            "sent": MESSAGES, "received": MESSAGES,
+            "sent": MESSAGE_COUNT, "received": MESSAGE_COUNT,
             "pair": { "local": "relay", "remote": "relay", "protocol": "udp", "address": "192.0.2.1" },
         });
         json!({ "left": side, "right": side })

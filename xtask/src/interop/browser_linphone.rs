@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::browser_phone::{Bench, LINPHONE};
 use super::console::Console;
-use super::desk_phones::start_linphone;
+use super::desk_phones::linphone;
 use super::sip_media::wave;
 use crate::tally::Tally;
 
@@ -57,7 +57,7 @@ fn start(bench: &Bench<'_>, logs: &Path) -> Result<Linphone> {
         certificates.display(),
         bench.turn
     );
-    let (console, home) = start_linphone(logs, (name, LINPHONE), bench.domain.port, &more)?;
+    let (console, home) = linphone::start_daemon(logs, (name, LINPHONE), bench.domain.port, &more)?;
     let voice = home.join("voice.wav");
     std::fs::write(&voice, wave())?;
     Ok(Linphone {
@@ -77,7 +77,8 @@ impl Linphone {
     /// Without a sound card it sends nothing else. The file lasts longer than a case.
     fn speak(&mut self) -> Result<()> {
         let voice = self.voice.display();
-        self.console.command(&format!("incall-player-start {voice}"))
+        self.console
+            .command(&format!("incall-player-start {voice}"))
     }
 
     /// How many calls there were, and the packets that the last one has received.
@@ -94,7 +95,10 @@ impl Linphone {
         loop {
             let (now, packets) = self.received();
             if now > calls {
-                ensure!(packets >= PACKETS, "Linphone has received {packets} packets");
+                ensure!(
+                    packets >= PACKETS,
+                    "Linphone has received {packets} packets"
+                );
                 return Ok(packets);
             }
             ensure!(Instant::now() < deadline, "no statistics of Linphone");

@@ -139,7 +139,7 @@ pub(crate) fn run(
     }
     let desk_phones = desk_phones(logs, &bench, &mut tally);
     tally.record("baresip registers beside phones in pages", &desk_phones);
-    let pjsip = super::desk_phones::pjsip((root, logs), pjsua2, PJSIP, bench.domain.port);
+    let pjsip = super::desk_phones::pjsip::start((root, logs), pjsua2, PJSIP, bench.domain.port);
     let mut calls = |name: &str, outcome: Result<String>| {
         tally.record(&format!("JsSIP in Chromium: {name}"), &outcome);
     };

@@ -9,9 +9,9 @@ use anyhow::{Result, ensure};
 use crate::process;
 use crate::workspace::output_of;
 
-/// Files in PEM.
+/// The files of the certificates, in PEM.
 pub(crate) struct Certificate {
-    /// What clients trust.
+    /// The authority that clients trust.
     pub(crate) authority: PathBuf,
     /// The server's certificate, for the loopback addresses and `localhost`.
     pub(crate) chain: PathBuf,

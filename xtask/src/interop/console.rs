@@ -1,4 +1,4 @@
-//! Programs that read commands and print events, a line each, until they are stopped.
+//! Programs that read commands and print events, one per line, until they are stopped.
 
 use std::collections::VecDeque;
 use std::io::{PipeWriter, Write as _};
@@ -11,22 +11,22 @@ use anyhow::{Result, ensure};
 
 use crate::process::Process;
 
-/// How long an event may take to come.
-const LIMIT: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(10);
+/// How long a call waits for an event.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A running program.
 pub(super) struct Console {
     process: Process,
     input: PipeWriter,
-    /// How many bytes of its output were looked at.
+    /// How many bytes of its output were read.
     read: usize,
     /// Lines that [`Console::take`] has not returned yet.
     kept: VecDeque<String>,
 }
 
 impl Console {
-    /// Starts it. What it prints goes to `log`.
+    /// Starts it. Its output goes to `log`.
     pub(super) fn start(name: &str, command: Command, log: PathBuf) -> Result<Console> {
         let (theirs, input) = std::io::pipe()?;
         let process = Process::start_with_input(name, command, log, Stdio::from(theirs))?;
@@ -38,15 +38,15 @@ impl Console {
         })
     }
 
-    /// Has it do something.
+    /// Runs a command.
     pub(super) fn command(&mut self, line: &str) -> Result<()> {
         writeln!(self.input, "{line}")?;
         Ok(())
     }
 
-    /// Waits for a line that begins like this. Returns the rest of it. Lines before it are forgotten.
+    /// Waits for a line that begins like this. Returns its rest. Drops the lines before it.
     pub(super) fn wait(&mut self, start: &str) -> Result<String> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             let output = self.process.output();
             let new = output.get(self.read..).unwrap_or_default();
@@ -65,7 +65,7 @@ impl Console {
                 "no `{start}`: {}",
                 self.process.tail()
             );
-            sleep(POLL);
+            sleep(POLL_INTERVAL);
         }
     }
 
@@ -80,9 +80,9 @@ impl Console {
         Ok(whole.into_iter().map(str::to_owned).collect())
     }
 
-    /// Waits for a line that begins like this, and removes it. Returns the rest of it. Other lines stay for later calls.
+    /// Waits for a line that begins like this, and removes it. Returns its rest. Other lines stay for later calls.
     pub(super) fn take(&mut self, start: &str) -> Result<String> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             let new = self.new_lines()?;
             self.kept.extend(new);
@@ -96,11 +96,11 @@ impl Console {
                 self.kept,
                 self.process.tail()
             );
-            sleep(POLL);
+            sleep(POLL_INTERVAL);
         }
     }
 
-    /// Forgets the events of the past.
+    /// Drops all events up to now.
     pub(super) fn forget(&mut self) {
         self.read = self.process.output().len();
         self.kept.clear();

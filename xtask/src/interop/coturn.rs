@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Bench;
+use super::DriverContext;
 use super::server::{ORIGIN, ORIGIN_REALM, Server, free_ports};
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
@@ -21,16 +21,16 @@ use crate::tally::Tally;
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// uclient takes whole seconds to set up and to tear down; a message every 20 ms. Anything slower hangs.
-const LIMIT: Duration = Duration::from_secs(45);
+/// How long a run may take. uclient requires seconds to begin and to end, and sends a message every 20 ms.
+const RUN_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// One run of uclient in which every message must come back.
-struct Case {
+struct UclientCase {
     name: &'static str,
     /// Options beside the credentials; the peer is given by `peer`.
     flags: &'static str,
     server: IpAddr,
-    /// None: the clients of the run talk to each other (`-y`), relay to relay.
+    /// None: the clients of the run send to each other (`-y`), from relay to relay.
     peer: Option<IpAddr>,
     /// How many sessions these flags make uclient open, and so how many times `-n` messages it sends.
     sessions: u32,
@@ -45,8 +45,8 @@ const fn echo(
     server: IpAddr,
     peer: IpAddr,
     sessions: u32,
-) -> Case {
-    Case {
+) -> UclientCase {
+    UclientCase {
         name,
         flags,
         server,
@@ -57,8 +57,13 @@ const fn echo(
     }
 }
 
-const fn pair(name: &'static str, flags: &'static str, server: IpAddr, sessions: u32) -> Case {
-    Case {
+const fn pair(
+    name: &'static str,
+    flags: &'static str,
+    server: IpAddr,
+    sessions: u32,
+) -> UclientCase {
+    UclientCase {
         name,
         flags,
         server,
@@ -72,8 +77,8 @@ const fn pair(name: &'static str, flags: &'static str, server: IpAddr, sessions:
 /// Over TLS, uclient takes what one read returns as one message. If two messages share a record, it ignores the second,
 /// as it does with coturn's own server. How many share one depends on how busy the machine is. The other clients over
 /// TLS must get every message.
-const fn lossy(case: Case) -> Case {
-    Case {
+const fn lossy(case: UclientCase) -> UclientCase {
+    UclientCase {
         lost_by_uclient: case.messages / 5,
         ..case
     }
@@ -81,8 +86,8 @@ const fn lossy(case: Case) -> Case {
 
 /// With `-P`, peers connect to clients, and uclient echoes nothing on that side: half of what it sends comes back, also
 /// from coturn's own server.
-const fn passive(case: Case) -> Case {
-    Case {
+const fn passive(case: UclientCase) -> UclientCase {
+    UclientCase {
         lost_by_uclient: case.messages / 2,
         ..case
     }
@@ -90,7 +95,7 @@ const fn passive(case: Case) -> Case {
 
 /// `-X`/`-x` request a relay of that family; `-g` requests DONT-FRAGMENT. Without `-c` a second session follows for
 /// RTCP, whose port comes from EVEN-PORT and RESERVATION-TOKEN.
-const MATRIX: &[Case] = &[
+const UCLIENT_CASES: &[UclientCase] = &[
     echo("channels, EVEN-PORT and RESERVATION-TOKEN", "-X", V4, V4, 2),
     echo(
         "channels, EVEN-PORT and RESERVATION-TOKEN, IPv6",
@@ -229,7 +234,7 @@ const MATRIX: &[Case] = &[
         V4,
         2,
     ),
-    Case {
+    UclientCase {
         name: "many clients, fast",
         flags: "-X -c -m 20 -z 5",
         server: V4,
@@ -238,7 +243,7 @@ const MATRIX: &[Case] = &[
         messages: 500,
         lost_by_uclient: 0,
     },
-    Case {
+    UclientCase {
         name: "many clients, fast, IPv6",
         flags: "-x -s -m 20 -z 5",
         server: V6,
@@ -249,11 +254,11 @@ const MATRIX: &[Case] = &[
     },
 ];
 
-/// Runs at once: a run mostly waits for uclient's own timers.
-const AT_ONCE: usize = 6;
+/// How many runs are in parallel. A run mostly waits for the timers of uclient.
+const PARALLEL_RUNS: usize = 6;
 
-/// Where a run of uclient finds its server and its peer.
-struct Field<'a> {
+/// The server and the peer of the runs of uclient.
+struct CoturnTest<'a> {
     server: &'a Server,
     peer: Process,
     peer_port: u16,
@@ -262,18 +267,18 @@ struct Field<'a> {
 
 /// First the clients that violate the RFC and disappear, then every case in which all datagrams must return. The
 /// server must survive the former to pass the latter.
-pub(crate) fn run(bench: &mut Bench) -> Result<Tally> {
-    let mut field = Field::new(bench)?;
+pub(crate) fn run(context: &mut DriverContext) -> Result<Tally> {
+    let mut test = CoturnTest::new(context)?;
     let mut tally = Tally::default();
-    tally.record("uclient negative tests (-N)", &refused_cleanly(&field));
-    tally.record("uclient protocol noise (-R)", &noise(&field));
-    tally.record("uclient random disconnects (-B)", &disconnects(&field));
-    tally.add(run_matrix(&field));
-    tally.record("the realm by ORIGIN", &origin_was_heeded(&field));
-    tally.record("stunclient", &stun_client(&field));
-    field.peer.assert_running()?;
-    drop(field);
-    let alive = bench.server.assert_alive(Duration::from_secs(5));
+    tally.record("uclient negative tests (-N)", &refused_cleanly(&test));
+    tally.record("uclient protocol noise (-R)", &noise(&test));
+    tally.record("uclient random disconnects (-B)", &disconnects(&test));
+    tally.add(run_matrix(&test));
+    tally.record("the realm by ORIGIN", &origin_was_heeded(&test));
+    tally.record("stunclient", &stun_client(&test));
+    test.peer.assert_running()?;
+    drop(test);
+    let alive = context.server.assert_alive(Duration::from_secs(5));
     tally.record(
         "the server answers after all that",
         &alive.map(|()| "on both families".to_owned()),
@@ -281,14 +286,14 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Tally> {
     Ok(tally)
 }
 
-fn run_matrix(field: &Field<'_>) -> Tally {
+fn run_matrix(test: &CoturnTest<'_>) -> Tally {
     let next = AtomicUsize::new(0);
     let tally = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..PARALLEL_RUNS {
             scope.spawn(|| {
-                while let Some(case) = MATRIX.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = all_comes_back(field, case);
+                while let Some(case) = UCLIENT_CASES.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = all_comes_back(test, case);
                     tally
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
@@ -300,10 +305,10 @@ fn run_matrix(field: &Field<'_>) -> Tally {
     tally.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn all_comes_back(field: &Field<'_>, case: &Case) -> Result<String> {
+fn all_comes_back(test: &CoturnTest<'_>, case: &UclientCase) -> Result<String> {
     let started = Instant::now();
-    let mut process = field.start(case, "")?;
-    let ended = process.wait(LIMIT)?;
+    let mut process = test.start(case, "")?;
+    let ended = process.wait(RUN_TIMEOUT)?;
     let judged = match ended {
         Ended::Killed => Err(anyhow::anyhow!("it hung")),
         Ended::Exited(_) => judge(&process.output(), case),
@@ -318,8 +323,8 @@ fn all_comes_back(field: &Field<'_>, case: &Case) -> Result<String> {
 
 /// The session with ORIGIN, for which uclient opens two allocations, has had the realm that ORIGIN chooses, and no
 /// other session has.
-fn origin_was_heeded(field: &Field<'_>) -> Result<String> {
-    let output = field.server.output();
+fn origin_was_heeded(test: &CoturnTest<'_>) -> Result<String> {
+    let output = test.server.output();
     let realm = format!("\"realm\":\"{ORIGIN_REALM}\"");
     let opened = output
         .lines()
@@ -332,9 +337,9 @@ fn origin_was_heeded(field: &Field<'_>) -> Result<String> {
     Ok(format!("{opened} allocations with {realm}"))
 }
 
-impl Field<'_> {
-    /// Starts a peer on both loopback addresses; it echoes on this port and the next, for RTCP.
-    fn new(bench: &Bench) -> Result<Field<'_>> {
+impl CoturnTest<'_> {
+    /// Starts a peer on both loopback addresses. It echoes on this port and, for RTCP, on the next one.
+    fn new(context: &DriverContext) -> Result<CoturnTest<'_>> {
         let peer_port = free_ports(2)?;
         let mut command = process::command("turnutils_peer");
         command.args([
@@ -345,16 +350,16 @@ impl Field<'_> {
             "-p",
             &peer_port.to_string(),
         ]);
-        let peer = Process::start("turnutils_peer", command, bench.logs.join("peer.log"))?;
-        Ok(Field {
-            server: &bench.server,
+        let peer = Process::start("turnutils_peer", command, context.logs.join("peer.log"))?;
+        Ok(CoturnTest {
+            server: &context.server,
             peer,
             peer_port,
-            logs: &bench.logs,
+            logs: &context.logs,
         })
     }
 
-    fn start(&self, case: &Case, run: &str) -> Result<Process> {
+    fn start(&self, case: &UclientCase, run: &str) -> Result<Process> {
         let mut command = process::command("turnutils_uclient");
         command.args(case.flags.split_whitespace());
         if let Some(peer) = case.peer {
@@ -385,13 +390,13 @@ impl Field<'_> {
     }
 }
 
-/// Reads uclient's totals. It exits with 0 even when all was lost.
-fn judge(output: &str, case: &Case) -> Result<()> {
-    let totals = Totals::read(output).context("no totals: it gave up before the end")?;
+/// Checks the totals of uclient. It exits with 0 even if all messages were lost.
+fn judge(output: &str, case: &UclientCase) -> Result<()> {
+    let totals = RunTotals::read(output).context("no totals: it gave up before the end")?;
     let expected = case.sessions * case.messages;
     let lost = totals.lost.min(case.sessions * case.lost_by_uclient);
     let size = totals.bytes.0 / u64::from(expected.max(1));
-    let all = Totals {
+    let all = RunTotals {
         sent: expected,
         received: expected - lost,
         lost,
@@ -404,13 +409,13 @@ fn judge(output: &str, case: &Case) -> Result<()> {
 
 /// How many messages uclient has sent and received in a run.
 pub(super) fn counts(output: &str) -> Option<(u32, u32)> {
-    let totals = Totals::read(output)?;
+    let totals = RunTotals::read(output)?;
     Some((totals.sent, totals.received))
 }
 
-/// What uclient says of a whole run.
+/// The totals that uclient prints for a run.
 #[derive(Debug, PartialEq, Eq)]
-struct Totals {
+struct RunTotals {
     sent: u32,
     received: u32,
     lost: u32,
@@ -419,8 +424,8 @@ struct Totals {
     bytes: (u64, u64),
 }
 
-impl Totals {
-    fn read(output: &str) -> Option<Totals> {
+impl RunTotals {
+    fn read(output: &str) -> Option<RunTotals> {
         // The totals of the run come last; lines with `msz=` are intermediate.
         let after = |mark: &str| -> Option<u64> {
             let line = output
@@ -434,7 +439,7 @@ impl Totals {
                 .ok()
         };
         let count = |mark: &str| after(mark).and_then(|n| u32::try_from(n).ok());
-        Some(Totals {
+        Some(RunTotals {
             sent: count("tot_send_msgs=")?,
             received: count("tot_recv_msgs=")?,
             lost: count("Total lost packets ")?,
@@ -444,12 +449,12 @@ impl Totals {
     }
 }
 
-/// `-N` asks for what is not allowed and gives up when it is refused.
-fn refused_cleanly(field: &Field<'_>) -> Result<String> {
+/// `-N` sends requests that are not allowed, and ends when they are refused.
+fn refused_cleanly(test: &CoturnTest<'_>) -> Result<String> {
     for (server, peer, flags) in [(V4, V4, "-N -X"), (V6, V6, "-N -x")] {
-        let mut process = field.start(&echo("negative", flags, server, peer, 0), &flags[3..])?;
+        let mut process = test.start(&echo("negative", flags, server, peer, 0), &flags[3..])?;
         ensure!(
-            process.wait(LIMIT)? != Ended::Killed,
+            process.wait(RUN_TIMEOUT)? != Ended::Killed,
             "{flags} hung: {}",
             process.tail()
         );
@@ -462,10 +467,11 @@ fn refused_cleanly(field: &Field<'_>) -> Result<String> {
     Ok("refused with 400".to_owned())
 }
 
-/// `-R` breaks bytes of its requests at random, then waits for answers that never come: many short runs, killed.
-fn noise(field: &Field<'_>) -> Result<String> {
-    const RUNS: usize = 32;
-    for round in 0..RUNS / 8 {
+/// `-R` changes random bytes of its requests, then waits for responses that never arrive. So there are many short runs,
+/// which are killed.
+fn noise(test: &CoturnTest<'_>) -> Result<String> {
+    const NOISE_RUNS: usize = 32;
+    for round in 0..NOISE_RUNS / 8 {
         let mut processes = Vec::new();
         for run in 0..8 {
             let case = if run % 2 == 0 {
@@ -473,25 +479,25 @@ fn noise(field: &Field<'_>) -> Result<String> {
             } else {
                 echo("noise", "-R -x -g", V6, V6, 0)
             };
-            processes.push(field.start(&case, &format!("{}", round * 8 + run))?);
+            processes.push(test.start(&case, &format!("{}", round * 8 + run))?);
         }
         std::thread::sleep(Duration::from_secs(3));
     }
-    Ok(format!("{RUNS} runs"))
+    Ok(format!("{NOISE_RUNS} runs"))
 }
 
-/// `-B` drops its sockets in the middle of a handshake and starts again with new ones: allocations are left behind.
-fn disconnects(field: &Field<'_>) -> Result<String> {
+/// `-B` closes its sockets during a handshake and starts again with new ones. So it leaves allocations behind.
+fn disconnects(test: &CoturnTest<'_>) -> Result<String> {
     let mut processes = Vec::new();
     for (server, peer, flags) in [(V4, V4, "-B -X -m 10"), (V6, V6, "-B -x -m 10")] {
         processes.push((
-            field.start(&echo("disconnects", flags, server, peer, 10), flags)?,
+            test.start(&echo("disconnects", flags, server, peer, 10), flags)?,
             flags,
         ));
     }
     for (mut process, flags) in processes {
         ensure!(
-            process.wait(LIMIT)? != Ended::Killed,
+            process.wait(RUN_TIMEOUT)? != Ended::Killed,
             "{flags} hung: {}",
             process.tail()
         );
@@ -499,17 +505,17 @@ fn disconnects(field: &Field<'_>) -> Result<String> {
     Ok("two runs of 10 clients".to_owned())
 }
 
-fn stun_client(field: &Field<'_>) -> Result<String> {
+fn stun_client(test: &CoturnTest<'_>) -> Result<String> {
     for family in [V4, V6] {
         let mut command: Command = process::command("turnutils_stunclient");
-        command.args(["-p", &field.server.port.to_string(), &family.to_string()]);
+        command.args(["-p", &test.server.port.to_string(), &family.to_string()]);
         let mut process = Process::start(
             "turnutils_stunclient",
             command,
-            field.logs.join("stunclient.log"),
+            test.logs.join("stunclient.log"),
         )?;
         ensure!(
-            process.wait(LIMIT)? != Ended::Killed,
+            process.wait(RUN_TIMEOUT)? != Ended::Killed,
             "it hung: {}",
             process.tail()
         );
@@ -527,7 +533,7 @@ fn stun_client(field: &Field<'_>) -> Result<String> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "\
+    const GOOD_OUTPUT: &str = "\
         1: : start_mclient: msz=2, tot_send_msgs=0, tot_recv_msgs=0, tot_send_bytes ~ 0, tot_recv_bytes ~ 0\n\
         5: : start_mclient: tot_send_msgs=100, tot_recv_msgs=100\n\
         5: : start_mclient: tot_send_bytes ~ 10000, tot_recv_bytes ~ 10000\n\
@@ -536,33 +542,45 @@ mod tests {
 
     #[test]
     fn a_run_in_which_everything_came_back_passes() {
-        assert!(judge(GOOD, &echo("test", "", V4, V4, 2)).is_ok());
+        assert!(judge(GOOD_OUTPUT, &echo("test", "", V4, V4, 2)).is_ok());
     }
 
     #[test]
     fn a_lost_message_or_a_run_cut_short_fails() {
         let case = echo("test", "", V4, V4, 2);
-        assert!(judge(&GOOD.replace("recv_msgs=100", "recv_msgs=99"), &case).is_err());
-        assert!(judge(&GOOD.replace("lost packets 0", "lost packets 1"), &case).is_err());
+        assert!(judge(&GOOD_OUTPUT.replace("recv_msgs=100", "recv_msgs=99"), &case).is_err());
         assert!(
             judge(
-                &GOOD.replace("recv_bytes ~ 10000", "recv_bytes ~ 9900"),
+                &GOOD_OUTPUT.replace("lost packets 0", "lost packets 1"),
+                &case
+            )
+            .is_err()
+        );
+        assert!(
+            judge(
+                &GOOD_OUTPUT.replace("recv_bytes ~ 10000", "recv_bytes ~ 9900"),
                 &case
             )
             .is_err()
         );
         assert!(judge("0: : channel bind: error 400\n", &case).is_err());
-        let two_lost = GOOD
+        let two_lost = GOOD_OUTPUT
             .replace("recv_msgs=100", "recv_msgs=98")
             .replace("lost packets 0", "lost packets 2")
             .replace("recv_bytes ~ 10000", "recv_bytes ~ 9800");
         assert!(judge(&two_lost, &case).is_err());
         assert!(judge(&two_lost, &lossy(pair("test", "", V4, 2))).is_ok());
-        let strict = Case {
+        let strict = UclientCase {
             lost_by_uclient: 0,
             ..lossy(pair("test", "", V4, 2))
         };
         assert!(judge(&two_lost, &strict).is_err());
-        assert!(judge(GOOD, &echo("fewer sessions than asked for", "", V4, V4, 4)).is_err());
+        assert!(
+            judge(
+                GOOD_OUTPUT,
+                &echo("fewer sessions than asked for", "", V4, V4, 4)
+            )
+            .is_err()
+        );
     }
 }

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::sip::{START, free_port};
+use super::sip::{START_TIMEOUT, free_port};
 use crate::process::{self, Ended, Process};
 
 /// The password of every user.
 pub(super) const PASSWORD: &str = "wonderland";
 
-/// A running server, and how it is started again.
+/// A running server, and the configuration for its restart.
 pub(super) struct Domain {
     binary: PathBuf,
     config: PathBuf,
     log: PathBuf,
     arguments: Vec<String>,
     process: Process,
-    /// Of the server, over UDP and TCP.
+    /// The port of the server, over UDP and TCP.
     pub(super) port: u16,
 }
 
@@ -122,7 +122,7 @@ impl Domain {
         self.process.output()
     }
 
-    /// Stops the server, and judges how it ended.
+    /// Stops the server, and checks how it ended.
     pub(super) fn finish(&mut self) -> Result<String> {
         self.process.assert_running()?;
         let ended = self.process.stop(Duration::from_secs(10))?;
@@ -151,7 +151,7 @@ fn run(binary: &Path, config: &Path, log: &Path, arguments: &[String]) -> Result
         command.args(["--set", setting]);
     }
     let mut process = Process::start("the SIP server", command, log.to_owned())?;
-    process.wait_for(START, |output| {
+    process.wait_for(START_TIMEOUT, |output| {
         output.contains("udp and tcp ").then_some(())
     })?;
     Ok(process)

@@ -27,17 +27,17 @@ const VIEWS: [&str; 7] = [
     "configuration",
     "test",
 ];
-/// A desktop and a phone.
-const WIDE: [u32; 2] = [1180, 860];
-const NARROW: [u32; 2] = [390, 844];
-/// Longer than a view needs to load and show its data.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Window sizes: those of a desktop and of a phone.
+const DESKTOP_SIZE: [u32; 2] = [1180, 860];
+const PHONE_SIZE: [u32; 2] = [390, 844];
+/// How long a view may take to load and show its data.
+const VIEW_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// SIP users of the server. One digit each.
-const PHONES: usize = 8;
+/// The number of SIP users. Their numbers have one digit.
+const PHONE_COUNT: usize = 8;
 
 /// A server under load, and its live page.
-struct Stage {
+struct LivePageServer {
     _engine: Process,
     _server: Process,
     _load: Process,
@@ -62,21 +62,21 @@ pub(super) fn run(
     axe: String,
 ) -> Result<Tally> {
     let mut tally = Tally::default();
-    let stage = Stage::start(binary, logs, certificate, axe)?;
+    let server = LivePageServer::start(binary, logs, certificate, axe)?;
     let trusting = Browser::start(logs, |home| certificate.trust_in(home))?;
     let browser = &trusting;
-    stage.open(browser)?;
-    tally.record("the live page shows every view", &stage.views(browser));
-    tally.record("the live page fits a phone, dark", &stage.phone(browser));
-    tally.record("the live page ends a session", &stage.end_session(browser));
+    server.open(browser)?;
+    tally.record("the live page shows every view", &server.views(browser));
+    tally.record("the live page fits a phone, dark", &server.phone(browser));
+    tally.record("the live page ends a session", &server.end_session(browser));
     tally.record(
         "the live page removes a binding",
-        &stage.remove_binding(browser),
+        &server.remove_binding(browser),
     );
-    let outcome = stage.test_server(browser, ["works"; 3], "live-test.png");
+    let outcome = server.test_server(browser, ["works"; 3], "live-test.png");
     tally.record("the live page's test finds UDP, TCP and TLS", &outcome);
-    let firewall = Firewall::closing_udp(stage.port)?;
-    let outcome = stage.test_server(
+    let firewall = Firewall::closing_udp(server.port)?;
+    let outcome = server.test_server(
         browser,
         ["fails", "works", "works"],
         "live-test-firewall.png",
@@ -89,14 +89,19 @@ pub(super) fn run(
     drop(trusting);
     // Both browsers use the same folder, so the second one starts after chromedriver of the first one has ended.
     let doubting = Browser::start(logs, |_| Ok(()))?;
-    stage.open(&doubting)?;
-    let outcome = stage.test_server(&doubting, ["works", "works", "fails"], "live-test-tls.png");
+    server.open(&doubting)?;
+    let outcome = server.test_server(&doubting, ["works", "works", "fails"], "live-test-tls.png");
     tally.record("the live page's test names TLS when it fails", &outcome);
     Ok(tally)
 }
 
-impl Stage {
-    fn start(binary: &Path, logs: &Path, certificate: &Certificate, axe: String) -> Result<Stage> {
+impl LivePageServer {
+    fn start(
+        binary: &Path,
+        logs: &Path,
+        certificate: &Certificate,
+        axe: String,
+    ) -> Result<LivePageServer> {
         let (port, admin, engine) = (free_ports(2)?, free_ports(2)?, free_ports(1)?);
         let file = logs.join("live-page.toml");
         std::fs::write(&file, configuration(port, admin, engine, certificate))?;
@@ -111,13 +116,13 @@ impl Stage {
         ]);
         let log = logs.join("live-page-redis.log");
         let mut redis = Process::start("redis-server", command, log)?;
-        redis.wait_for(LIMIT, |output| {
+        redis.wait_for(VIEW_TIMEOUT, |output| {
             output.contains("Ready to accept connections").then_some(())
         })?;
         let mut command = process::command(binary);
         command.args(["serve", "--dev", "--config"]).arg(&file);
         let mut server = Process::start("the server", command, logs.join("live-page.log"))?;
-        server.wait_for(LIMIT, |output| {
+        server.wait_for(VIEW_TIMEOUT, |output| {
             output.contains("Stop with Ctrl-C").then_some(())
         })?;
         let mut command = process::command(binary);
@@ -142,7 +147,7 @@ impl Stage {
         let load = Process::start("the load", command, logs.join("live-page-load.log"))?;
         let phones = start_phones(binary, port + 1, logs)?;
         provoke_failures(binary, port)?;
-        Ok(Stage {
+        Ok(LivePageServer {
             _engine: redis,
             _server: server,
             _load: load,
@@ -156,7 +161,7 @@ impl Stage {
 
     /// Loads the page, and enters the token with its controls.
     fn open(&self, browser: &Browser) -> Result<()> {
-        browser.resize(WIDE)?;
+        browser.resize(DESKTOP_SIZE)?;
         browser.open(&self.url)?;
         let script = "const [token, done] = arguments;
             document.getElementById('token').click();
@@ -177,7 +182,7 @@ impl Stage {
                 else setTimeout(look, 100);
             };
             setTimeout(look, 300);";
-        let limit = u64::try_from(LIMIT.as_millis())?;
+        let limit = u64::try_from(VIEW_TIMEOUT.as_millis())?;
         let shown = browser.run(script, &json!([view, text, limit]))?;
         let shown = shown.as_str().unwrap_or_default();
         ensure!(
@@ -215,7 +220,7 @@ impl Stage {
     }
 
     fn phone(&self, browser: &Browser) -> Result<String> {
-        browser.resize(NARROW)?;
+        browser.resize(PHONE_SIZE)?;
         browser.prefer_dark(true)?;
         let mut findings = Vec::new();
         for view in VIEWS {
@@ -231,9 +236,9 @@ impl Stage {
             findings.extend(self.audit(browser, view)?);
         }
         browser.prefer_dark(false)?;
-        browser.resize(WIDE)?;
+        browser.resize(DESKTOP_SIZE)?;
         ensure!(findings.is_empty(), "axe-core: {}", findings.join("; "));
-        Ok(format!("{} pixels wide, nothing is cut off", NARROW[0]))
+        Ok(format!("{} pixels wide, nothing is cut off", PHONE_SIZE[0]))
     }
 
     /// The serious and critical findings of axe-core.
@@ -285,7 +290,7 @@ impl Stage {
                 else setTimeout(look, 100);
             };
             look();";
-        let limit = u64::try_from(LIMIT.as_millis())?;
+        let limit = u64::try_from(VIEW_TIMEOUT.as_millis())?;
         let outcome = browser.run(script, &json!([limit, said_at_end]))?;
         let said = outcome["said"].as_str().unwrap_or_default();
         ensure!(
@@ -333,17 +338,17 @@ impl Stage {
     }
 }
 
-/// Rules of a table of its own, which goes with this value.
+/// An nftables table. It is removed when this value is dropped.
 struct Firewall;
 
-const TABLE: &str = "hairpin_live_page";
+const NFT_TABLE: &str = "hairpin_live_page";
 
 impl Firewall {
     /// Drops UDP to a port of this machine.
     fn closing_udp(port: u16) -> Result<Firewall> {
         let firewall = Firewall;
         nft(&format!(
-            "table inet {TABLE} {{ chain input {{ type filter hook input priority 0; udp dport {port} drop; }}; }}"
+            "table inet {NFT_TABLE} {{ chain input {{ type filter hook input priority 0; udp dport {port} drop; }}; }}"
         ))?;
         Ok(firewall)
     }
@@ -352,7 +357,7 @@ impl Firewall {
 impl Drop for Firewall {
     fn drop(&mut self) {
         // If it is not there, the test has failed already.
-        let _ = nft(&format!("delete table inet {TABLE}"));
+        let _ = nft(&format!("delete table inet {NFT_TABLE}"));
     }
 }
 
@@ -391,7 +396,7 @@ fn start_phones(binary: &Path, sip: u16, logs: &Path) -> Result<Process> {
             "--workload",
             "proxy",
         ])
-        .args(["--aors", &PHONES.to_string(), "--user", "u{n}:pw{n}"])
+        .args(["--aors", &PHONE_COUNT.to_string(), "--user", "u{n}:pw{n}"])
         .args(["--domain", "example.org", "--rate", "1/s", "--hold", "5s"])
         .args(["--duration", "10m"]);
     Process::start("the phones", command, logs.join("live-page-phones.log"))
@@ -400,7 +405,7 @@ fn start_phones(binary: &Path, sip: u16, logs: &Path) -> Result<Process> {
 fn configuration(port: u16, admin: u16, engine: u16, certificate: &Certificate) -> String {
     let Certificate { chain, key, .. } = certificate;
     let user = |n| format!("{{ name = \"u{n}\", password = \"pw{n}\" }}");
-    let users: Vec<String> = (0..PHONES).map(user).collect();
+    let users: Vec<String> = (0..PHONE_COUNT).map(user).collect();
     format!(
         "[server]\nworkers = 2\ncontrol_socket = \"off\"\n\
          [listen]\nudp = [\"127.0.0.1:{port}\"]\n\

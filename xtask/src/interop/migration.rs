@@ -17,15 +17,15 @@ use crate::tally::Tally;
 const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const REALM: &str = "hairpin.example";
 /// The schema of coturn's SQLite database, as Debian installs it.
-const SCHEMA: &str = "/usr/share/coturn/schema.sql";
-/// Messages of each client, and the time between two. A client sends for 16 seconds: longer than the steps that run at
-/// the same time.
-const MESSAGES: &str = "320";
+const COTURN_SCHEMA: &str = "/usr/share/coturn/schema.sql";
+/// The number of messages of each client, and the time between two. A client sends for 16 seconds, longer than the
+/// steps that run at the same time.
+const MESSAGE_COUNT: &str = "320";
 const INTERVAL_MS: &str = "50";
-const LIMIT: Duration = Duration::from_secs(60);
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Both servers, and what they share.
-struct Field<'a> {
+/// The two servers, and the files that they share.
+struct MigrationTest<'a> {
     hairpin: &'a Path,
     logs: PathBuf,
     store: String,
@@ -41,34 +41,34 @@ pub(crate) fn run(hairpin: &Path, logs: &Path) -> Result<Tally> {
 }
 
 fn migrate(hairpin: &Path, logs: &Path) -> Result<String> {
-    let field = Field::new(hairpin, logs)?;
-    let _peer = field.peer()?;
-    let mut coturn = field.coturn("coturn")?;
-    let mut old = field.client("old", 0, "alice:wonderland")?;
+    let test = MigrationTest::new(hairpin, logs)?;
+    let _peer = test.peer()?;
+    let mut coturn = test.coturn("coturn")?;
+    let mut old = test.client("old", 0, "alice:wonderland")?;
 
-    // Side by side, with one database.
-    let config = field.import()?;
-    let server = field.serve(&config)?;
-    field.works(1, "alice:wonderland")?;
-    field.adds("bob", "builder")?;
-    field.works(0, "bob:builder")?;
+    // Both servers run with one database.
+    let config = test.import()?;
+    let server = test.serve(&config)?;
+    test.works(1, "alice:wonderland")?;
+    test.adds("bob", "builder")?;
+    test.works(0, "bob:builder")?;
 
     // New clients use hairpin. Coturn stops after its last client has ended.
-    let mut new = field.client("new", 1, "bob:builder")?;
+    let mut new = test.client("new", 1, "bob:builder")?;
     judge("a client of coturn during the move", &mut old)?;
-    coturn.stop(LIMIT)?;
+    coturn.stop(RUN_TIMEOUT)?;
 
-    // Back: coturn starts, and hairpin sends new clients there.
-    let _coturn = field.coturn("coturn-again")?;
+    // The way back: coturn starts, and hairpin redirects new clients to it.
+    let _coturn = test.coturn("coturn-again")?;
     let text = fs::read_to_string(&config)?;
     let back = format!(
         "{text}\n[alternate]\nservers = [{{ ipv4 = \"{HOST}:{}\" }}]\nwhen = [\"always\"]\n",
-        field.ports[0]
+        test.ports[0]
     );
     fs::write(&config, back)?;
     server.signal(Signal::SIGHUP)?;
-    field.sends_away()?;
-    let mut again = field.client("again", 0, "alice:wonderland")?;
+    test.sends_away()?;
+    let mut again = test.client("again", 0, "alice:wonderland")?;
     judge("a client of hairpin during the way back", &mut new)?;
     judge("a client that went back", &mut again)?;
     Ok("3 clients, no message lost".to_owned())
@@ -77,7 +77,7 @@ fn migrate(hairpin: &Path, logs: &Path) -> Result<String> {
 /// Checks that a client has received every message that it has sent.
 fn judge(name: &str, client: &mut Process) -> Result<()> {
     ensure!(
-        client.wait(LIMIT)? != Ended::Killed,
+        client.wait(RUN_TIMEOUT)? != Ended::Killed,
         "{name} did not end within 60 s: {}",
         client.tail()
     );
@@ -90,13 +90,13 @@ fn judge(name: &str, client: &mut Process) -> Result<()> {
     Ok(())
 }
 
-impl<'a> Field<'a> {
+impl<'a> MigrationTest<'a> {
     /// A database with a user, and coturn's configuration.
     fn new(hairpin: &'a Path, logs: &Path) -> Result<Self> {
         let logs = logs.join("migration");
         let _ = fs::remove_dir_all(&logs);
         fs::create_dir_all(&logs)?;
-        let field = Field {
+        let test = MigrationTest {
             hairpin,
             store: logs.join("turndb").display().to_string(),
             logs,
@@ -105,13 +105,13 @@ impl<'a> Field<'a> {
         };
         succeeds(
             Command::new("sqlite3")
-                .arg(&field.store)
-                .arg(format!(".read {SCHEMA}")),
+                .arg(&test.store)
+                .arg(format!(".read {COTURN_SCHEMA}")),
         )?;
         succeeds(Command::new("turnadmin").args([
             "-a",
             "-b",
-            &field.store,
+            &test.store,
             "-u",
             "alice",
             "-r",
@@ -119,8 +119,8 @@ impl<'a> Field<'a> {
             "-p",
             "wonderland",
         ]))?;
-        fs::write(field.conf(), field.text())?;
-        Ok(field)
+        fs::write(test.conf(), test.text())?;
+        Ok(test)
     }
 
     fn conf(&self) -> PathBuf {
@@ -150,7 +150,7 @@ impl<'a> Field<'a> {
         Ok(started)
     }
 
-    /// A client that sends until it has sent all.
+    /// A client that ends when it has sent all messages.
     fn client(&self, name: &str, server: usize, account: &str) -> Result<Process> {
         let (user, password) = account.split_once(':').context("NAME:PASSWORD")?;
         let mut command = process::command("turnutils_uclient");
@@ -167,7 +167,7 @@ impl<'a> Field<'a> {
             "-X",
             "-c",
             "-n",
-            MESSAGES,
+            MESSAGE_COUNT,
             "-z",
             INTERVAL_MS,
             &HOST.to_string(),
@@ -234,7 +234,7 @@ impl<'a> Field<'a> {
         let started = Instant::now();
         while !self.probe(server, &["stun"])?.status.success() {
             ensure!(
-                started.elapsed() < LIMIT,
+                started.elapsed() < RUN_TIMEOUT,
                 "port {} did not respond to Binding requests within 60 s",
                 self.ports[server]
             );
@@ -250,7 +250,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// hairpin adds a user to the database that both servers read.
+    /// Adds a user with hairpin to the database that both servers read.
     fn adds(&self, name: &str, password: &str) -> Result<()> {
         let file = self.logs.join("password");
         fs::write(&file, password)?;
@@ -281,7 +281,7 @@ impl<'a> Field<'a> {
                 return Ok(());
             }
             ensure!(
-                started.elapsed() < LIMIT,
+                started.elapsed() < RUN_TIMEOUT,
                 "hairpin sent no ALTERNATE-SERVER with coturn's address within 60 s: {}",
                 said(&output)
             );

@@ -49,8 +49,8 @@
 //!   relays, over UDP, TCP and TLS.
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server:
-//! when a case fails, it tells whether the driver or hairpin is at fault. Clients of [`APART`] run once. All others
-//! meet hairpin once in user space and once with relaying in the kernel, where the machine permits it.
+//! when a case fails, it shows whether the driver or hairpin is at fault. Clients of [`SEPARATE_CLIENTS`] run once. All
+//! others run once with relaying in user space, and once with relaying in the kernel, if the machine permits it.
 
 mod acme;
 mod aioice;
@@ -106,9 +106,9 @@ use crate::tools;
 use crate::workspace;
 use certificate::Certificate;
 pub(crate) use server::free_ports;
-use server::{Server, Setup};
+use server::{Server, ServerSetup};
 
-/// What to drive, and against which server.
+/// The options of `cargo xtask interop`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
     /// Run only these clients.
@@ -155,49 +155,49 @@ enum Client {
     Migration,
 }
 
-/// What a driver needs: the server it talks to, and where its files are and go.
-struct Bench {
+/// The server that a driver tests, and the folders of its files.
+struct DriverContext {
     server: Server,
     certificate: Rc<Certificate>,
     /// `interop/` of the workspace.
     sources: PathBuf,
-    /// Where logs go.
+    /// The folder of the logs.
     logs: PathBuf,
-    /// Where packages of other languages are installed, each once.
+    /// The folder in which packages of other languages are installed, each once.
     tools: PathBuf,
 }
 
-/// The data path of the server under test: each has servers of its own, and every client meets each of them.
+/// A data path of the server under test. Each path has its own servers, and every client tests each path.
 struct DataPath {
-    /// How the page of results calls it.
+    /// Its name in the page of results.
     name: &'static str,
-    /// The value of `--offload`; None for a server that has but one way.
+    /// The value of `--offload`; `None` for a server with one data path.
     offload: Option<&'static str>,
-    /// Ports that the orderly clients' server relays from, and the others'.
+    /// The relay ports of the server for orderly clients, and of the other one.
     relay_ports: [RangeInclusive<u16>; 2],
 }
 
-const USER_SPACE: DataPath = DataPath {
+const USER_SPACE_PATH: DataPath = DataPath {
     name: "user space",
     offload: Some("off"),
     relay_ports: [64000..=65535, 62000..=62999],
 };
 
-/// On loopback, where these clients are, the kernel's other way (XDP) does not exist.
-const TC: DataPath = DataPath {
+/// The clients are on loopback, which has no XDP.
+const TC_PATH: DataPath = DataPath {
     name: "tc",
     offload: Some("tc"),
     relay_ports: [63000..=63999, 61000..=61999],
 };
 
 /// The two servers of one data path.
-struct Pair {
+struct PathServers {
     /// For clients that release what they have allocated. RFC 8656 §3.2: an allocation lives ten minutes by default.
-    orderly: Bench,
+    orderly: DriverContext,
     /// For coturn's client. It never releases the allocations that it probes with, and some of its options violate the
     /// RFC or end it without a release. The test must see these allocations end, so they have the shortest lifetime
     /// that hairpin allows.
-    disorderly: Bench,
+    disorderly: DriverContext,
 }
 
 const ORDERLY_LIFETIME: Duration = Duration::from_secs(600);
@@ -222,9 +222,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
             pairs.push((path, pair));
         }
     }
-    // Meanwhile the allocations of coturn's client end, which takes two minutes.
+    // At the same time, the allocations of coturn's client end. That takes two minutes.
     if options.against == server::Kind::Hairpin {
-        let apart = Apart {
+        let apart = SeparateRun {
             root,
             binary: &binary,
             logs: &logs,
@@ -238,8 +238,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Clients with a server of their own, and what each tries.
-const APART: [(Client, &str); 22] = [
+/// The clients that start their own server, each with its title.
+const SEPARATE_CLIENTS: [(Client, &str); 22] = [
     (Client::Sip, "SIP"),
     (Client::SipProxy, "SIP through the proxy"),
     (Client::SipTrunk, "SIP with a trunk"),
@@ -264,23 +264,23 @@ const APART: [(Client, &str); 22] = [
     (Client::Migration, "from coturn to hairpin, and back"),
 ];
 
-/// Most clients of [`APART`] that run once more after a failure. If more fail, it is no accident.
+/// The maximum of clients of [`SEPARATE_CLIENTS`] that run once more after a failure. If more fail, it is no accident.
 const MAX_REPEATED: usize = 2;
 
-/// What a client of [`APART`] needs.
-struct Apart<'a> {
+/// The files for clients of [`SEPARATE_CLIENTS`].
+struct SeparateRun<'a> {
     root: &'a Path,
     binary: &'a Path,
     logs: &'a Path,
     certificate: &'a Rc<Certificate>,
 }
 
-impl Apart<'_> {
-    /// Runs those that `options` wants.
+impl SeparateRun<'_> {
+    /// Runs the clients that `options` selects.
     fn run(&self, options: &Options) -> Tally {
         let mut total = Tally::default();
         let mut repeated = 0;
-        for (client, title) in APART {
+        for (client, title) in SEPARATE_CLIENTS {
             if !options.wants(client) {
                 continue;
             }
@@ -299,7 +299,7 @@ impl Apart<'_> {
         total
     }
 
-    /// A client that cannot go on has failed; the others run all the same.
+    /// Runs a client. If it cannot continue, it has failed, and the others still run.
     fn attempt(&self, client: Client) -> Tally {
         self.drive(client).unwrap_or_else(|error| {
             println!("  FAIL  {error:#}");
@@ -308,7 +308,7 @@ impl Apart<'_> {
     }
 
     fn drive(&self, client: Client) -> Result<Tally> {
-        let Apart {
+        let SeparateRun {
             root,
             binary,
             logs,
@@ -361,23 +361,23 @@ impl Apart<'_> {
     }
 }
 
-/// The data paths that this machine and the server have.
+/// The data paths of the server on this machine.
 fn data_paths(against: server::Kind) -> Vec<&'static DataPath> {
     if against == server::Kind::Coturn {
-        return vec![&ONLY];
+        return vec![&DEFAULT_PATH];
     }
     if tools::is_root() {
-        return vec![&USER_SPACE, &TC];
+        return vec![&USER_SPACE_PATH, &TC_PATH];
     }
     println!("--- not root: the data path tc is left out, as it needs CAP_BPF and CAP_NET_ADMIN");
-    vec![&USER_SPACE]
+    vec![&USER_SPACE_PATH]
 }
 
-/// Of another server.
-const ONLY: DataPath = DataPath {
+/// The data path of another server.
+const DEFAULT_PATH: DataPath = DataPath {
     name: "the only one",
     offload: None,
-    ..USER_SPACE
+    ..USER_SPACE_PATH
 };
 
 fn start(
@@ -386,17 +386,17 @@ fn start(
     binary: &Path,
     root: &Path,
     certificate: &Rc<Certificate>,
-) -> Result<Pair> {
+) -> Result<PathServers> {
     let logs = crate::scratch(root, "interop")?;
-    let bench = |name: &str, lifetime, ports: usize| -> Result<Bench> {
-        let setup = Setup {
+    let bench = |name: &str, lifetime, ports: usize| -> Result<DriverContext> {
+        let setup = ServerSetup {
             name: format!("{name}-{}", path.offload.unwrap_or("server")),
             lifetime,
             relay_ports: path.relay_ports[ports].clone(),
             offload: path.offload,
             certificate: Rc::clone(certificate),
         };
-        Ok(Bench {
+        Ok(DriverContext {
             server: Server::start(kind, binary, &logs, &setup)?,
             certificate: Rc::clone(certificate),
             sources: root.join("interop"),
@@ -404,13 +404,13 @@ fn start(
             tools: workspace::target_dir(root).join("tools"),
         })
     };
-    Ok(Pair {
+    Ok(PathServers {
         orderly: bench("orderly", ORDERLY_LIFETIME, 0)?,
         disorderly: bench("disorderly", DISORDERLY_LIFETIME, 1)?,
     })
 }
 
-fn drive(pair: &mut Pair, options: &Options, tally: &mut Tally) -> Result<()> {
+fn drive(pair: &mut PathServers, options: &Options, tally: &mut Tally) -> Result<()> {
     if options.wants(Client::Coturn) {
         tally.add(coturn::run(&mut pair.disorderly)?);
     }
@@ -435,8 +435,8 @@ fn drive(pair: &mut Pair, options: &Options, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Nothing may be left of the clients, and the servers must stop when they are asked.
-fn finish(path: &str, pair: &mut Pair, options: &Options, tally: &mut Tally) {
+/// Checks that the clients have left nothing, and that the servers stop on request.
+fn finish(path: &str, pair: &mut PathServers, options: &Options, tally: &mut Tally) {
     let mut judge = |server: &mut Server, name: &str, limit| {
         if server.is_hairpin() {
             let outcome = server.wait_until_closed(limit);
@@ -474,7 +474,7 @@ impl Options {
 
 impl Client {
     fn is_apart(self) -> bool {
-        APART.iter().any(|(client, _)| *client == self)
+        SEPARATE_CLIENTS.iter().any(|(client, _)| *client == self)
     }
 
     /// Whether it releases all that it allocates.

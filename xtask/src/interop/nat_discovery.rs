@@ -13,13 +13,13 @@ use super::stun;
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
-/// coturn's client waits a few seconds for what does not come.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long a client may take. That of coturn waits a few seconds for responses that do not arrive.
+const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The other address; the first one is 127.0.0.1.
-const OTHER: &str = "127.0.0.2";
-const FIRST: &str = "127.0.0.1";
+const SECOND_ADDRESS: &str = "127.0.0.2";
+const FIRST_ADDRESS: &str = "127.0.0.1";
 
-/// Options of `turnutils_natdiscovery`, and what it must say.
+/// Options of `turnutils_natdiscovery`, and texts that its output must have.
 const CASES: &[(&str, &str, &[&str])] = &[
     (
         "mapping",
@@ -50,8 +50,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Where the servers are.
-struct Field<'a> {
+/// The ports of the servers, and the files.
+struct NatDiscoveryTest<'a> {
     binary: &'a Path,
     logs: &'a Path,
     /// The first port; the other one is next to it.
@@ -60,21 +60,21 @@ struct Field<'a> {
 
 pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
     let port = free_ports(2)?;
-    let field = Field { binary, logs, port };
+    let test = NatDiscoveryTest { binary, logs, port };
     let mut tally = Tally::default();
-    let mut server = field.hairpin()?;
+    let mut server = test.hairpin()?;
     for (name, flags, expected) in CASES {
-        let outcome = field.natdiscovery(name, flags, expected);
+        let outcome = test.natdiscovery(name, flags, expected);
         tally.record(&format!("natdiscovery: {name}"), &outcome);
     }
-    tally.record("stunclient -f", &field.stun_client());
+    tally.record("stunclient -f", &test.stun_client());
     server.assert_running()?;
     server.stop(Duration::from_secs(10))?;
-    tally.record("hairpin probe nat asks coturn", &field.asks_coturn());
+    tally.record("hairpin probe nat asks coturn", &test.asks_coturn());
     Ok(tally)
 }
 
-impl Field<'_> {
+impl NatDiscoveryTest<'_> {
     fn hairpin(&self) -> Result<Process> {
         let (port, other) = (self.port, self.port + 1);
         let mut command = process::command(self.binary);
@@ -85,18 +85,18 @@ impl Field<'_> {
             "--workers=2",
             "--port-range=64000-65535",
         ]);
-        command.arg(format!("--listen={FIRST}:{port}"));
-        command.arg(format!("--relay-address={FIRST}"));
-        command.arg(format!("--set=nat_discovery.udp={OTHER}:{other}"));
+        command.arg(format!("--listen={FIRST_ADDRESS}:{port}"));
+        command.arg(format!("--relay-address={FIRST_ADDRESS}"));
+        command.arg(format!("--set=nat_discovery.udp={SECOND_ADDRESS}:{other}"));
         command.arg("--set=nat_discovery.padding=true");
         let log = self.logs.join("nat-discovery.log");
         let process = Process::start("the server", command, log)?;
         self.wait(process)
     }
 
-    /// Waits until all four addresses answer.
+    /// Waits until all four addresses respond.
     fn wait(&self, process: Process) -> Result<Process> {
-        for ip in [FIRST, OTHER] {
+        for ip in [FIRST_ADDRESS, SECOND_ADDRESS] {
             for port in [self.port, self.port + 1] {
                 let address = SocketAddr::new(ip.parse()?, port);
                 let answered = stun::wait_until_answered(address, Duration::from_secs(10));
@@ -109,7 +109,13 @@ impl Field<'_> {
     fn natdiscovery(&self, name: &str, flags: &str, expected: &[&str]) -> Result<String> {
         let mut command = process::command("turnutils_natdiscovery");
         command.args(flags.split(' '));
-        command.args(["-p", &self.port.to_string(), "-L", "127.0.0.3", FIRST]);
+        command.args([
+            "-p",
+            &self.port.to_string(),
+            "-L",
+            "127.0.0.3",
+            FIRST_ADDRESS,
+        ]);
         let log = self
             .logs
             .join(format!("natdiscovery-{}.log", name.replace(", ", "-")));
@@ -122,10 +128,10 @@ impl Field<'_> {
 
     fn stun_client(&self) -> Result<String> {
         let mut command = process::command("turnutils_stunclient");
-        command.args(["-f", "-p", &self.port.to_string(), FIRST]);
+        command.args(["-f", "-p", &self.port.to_string(), FIRST_ADDRESS]);
         let log = self.logs.join("stunclient-f.log");
         let text = output(Process::start("turnutils_stunclient", command, log)?)?;
-        let other = format!("Other addr: : {OTHER}:{}", self.port + 1);
+        let other = format!("Other addr: : {SECOND_ADDRESS}:{}", self.port + 1);
         ensure!(text.contains("RFC 5780 response"), "no response: {text}");
         ensure!(
             text.contains(&other),
@@ -144,15 +150,20 @@ impl Field<'_> {
             "--no-dtls",
             "--log-file=stdout",
         ]);
-        command.args([FIRST, OTHER].map(|ip| format!("--listening-ip={ip}")));
-        command.arg(format!("--relay-ip={FIRST}"));
+        command.args([FIRST_ADDRESS, SECOND_ADDRESS].map(|ip| format!("--listening-ip={ip}")));
+        command.arg(format!("--relay-ip={FIRST_ADDRESS}"));
         command.arg(format!("--listening-port={}", self.port));
         command.arg(format!("--alt-listening-port={}", self.port + 1));
         let log = self.logs.join("nat-discovery-coturn.log");
         command.arg(format!("--pidfile={}.pid", log.display()));
         let server = self.wait(Process::start("turnserver", command, log)?)?;
         let mut command = process::command(self.binary);
-        command.args(["probe", "nat", "--json", &format!("{FIRST}:{}", self.port)]);
+        command.args([
+            "probe",
+            "nat",
+            "--json",
+            &format!("{FIRST_ADDRESS}:{}", self.port),
+        ]);
         let log = self.logs.join("probe-nat.log");
         let text = output(Process::start("hairpin probe nat", command, log)?)?;
         drop(server);
@@ -163,9 +174,9 @@ impl Field<'_> {
     }
 }
 
-/// What a client says until it ends by itself.
+/// The output of a client that ends by itself.
 fn output(mut process: Process) -> Result<String> {
-    match process.wait(LIMIT)? {
+    match process.wait(RUN_TIMEOUT)? {
         Ended::Exited(status) if status.success() => Ok(process.output()),
         Ended::Exited(status) => anyhow::bail!("it ended with {status}: {}", process.tail()),
         Ended::Killed => anyhow::bail!("it hung: {}", process.tail()),

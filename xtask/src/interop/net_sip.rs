@@ -11,10 +11,10 @@ use crate::process::{self, Process};
 use crate::tally::Tally;
 
 /// How many cases the program has.
-const CASES: usize = 7;
-const LIMIT: Duration = Duration::from_secs(120);
+const CASE_COUNT: usize = 7;
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Those who register.
+/// The users that register.
 const USERS: [&str; 5] = ["alice", "bob", "busy", "ringing", "short"];
 
 /// Runs all cases.
@@ -33,7 +33,12 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
             .args([transport, PASSWORD]);
         let log = logs.join(format!("{name}-client.log"));
         let process = Process::start("the Net::SIP client", command, log)?;
-        tally.add(program::record("Net::SIP", process, CASES, LIMIT)?);
+        tally.add(program::record(
+            "Net::SIP",
+            process,
+            CASE_COUNT,
+            RUN_TIMEOUT,
+        )?);
         let name = format!("the server of Net::SIP over {transport} stops when asked");
         tally.record(&name, &domain.finish());
     }

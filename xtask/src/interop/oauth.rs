@@ -20,14 +20,14 @@ use super::stun;
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const RUN_TIMEOUT: Duration = Duration::from_secs(20);
 const SERVER_NAME: &str = "turn.oauth.example";
 const REALM: &str = "oauth.example";
-/// An hour, as seconds.
+/// The lifetime of a token: an hour.
 const LIFETIME_S: u64 = 3600;
 
-/// What an authorization server and a TURN server share.
-struct Key {
+/// A key that an authorization server and a TURN server share.
+struct SharedKey {
     kid: &'static str,
     algorithm: &'static str,
     bytes: &'static str,
@@ -36,14 +36,14 @@ struct Key {
 }
 
 /// coturn has these two algorithms.
-const KEYS: [Key; 2] = [
-    Key {
+const SHARED_KEYS: [SharedKey; 2] = [
+    SharedKey {
         kid: "first",
         algorithm: "A256GCM",
         bytes: "a key of 32 bytes, A256GCM ones.",
         unknown: "another key, which has 32 bytes.",
     },
-    Key {
+    SharedKey {
         kid: "second",
         algorithm: "A128GCM",
         bytes: "16 for A128GCM..",
@@ -55,41 +55,41 @@ const KEYS: [Key; 2] = [
 /// would end one of coturn's keys.
 const SESSION_KEYS: [&str; 2] = ["20 bytes, as RFC say", "32 bytes, the longest of coturn."];
 
-/// Where the server and the files are.
-struct Field<'a> {
+/// The address of the server, and the folders of the files.
+struct OauthTest<'a> {
     binary: &'a Path,
     logs: &'a Path,
     server: SocketAddr,
 }
 
 /// A token, and the key that its client signs with.
-struct Token {
+struct AccessToken {
     token: Vec<u8>,
     session_key: Vec<u8>,
 }
 
 pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
     let server = SocketAddr::from(([127, 0, 0, 1], free_ports(1)?));
-    let field = Field {
+    let test = OauthTest {
         binary,
         logs,
         server,
     };
-    let mut process = field.hairpin()?;
+    let mut process = test.hairpin()?;
     let mut tally = Tally::default();
-    for key in &KEYS {
+    for key in &SHARED_KEYS {
         let name = key.algorithm;
-        let accepted = field.accepts_tokens_of_coturn(key);
+        let accepted = test.accepts_tokens_of_coturn(key);
         tally.record(
             &format!("hairpin accepts coturn's tokens, {name}"),
             &accepted,
         );
-        let refused = field.refuses_wrong_tokens_of_coturn(key);
+        let refused = test.refuses_wrong_tokens_of_coturn(key);
         tally.record(
             &format!("hairpin refuses coturn's wrong tokens, {name}"),
             &refused,
         );
-        let decoded = field.coturn_decodes_a_token_of_hairpin(key);
+        let decoded = test.coturn_decodes_a_token_of_hairpin(key);
         tally.record(&format!("coturn decodes hairpin's token, {name}"), &decoded);
     }
     process.assert_running()?;
@@ -97,7 +97,7 @@ pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-impl Field<'_> {
+impl OauthTest<'_> {
     fn hairpin(&self) -> Result<Process> {
         let mut command = process::command(self.binary);
         command.args([
@@ -111,7 +111,7 @@ impl Field<'_> {
         command.arg(format!("--listen={}", self.server));
         command.arg(format!("--realm={REALM}"));
         command.arg(format!("--set=auth.token_server_name={SERVER_NAME}"));
-        let keys = KEYS.map(|key| key.to_string()).join(",");
+        let keys = SHARED_KEYS.map(|key| key.to_string()).join(",");
         command.arg(format!("--set=auth.token_keys={keys}"));
         let process = Process::start("the server", command, self.logs.join("oauth-server.log"))?;
         let answered = stun::wait_until_answered(self.server, Duration::from_secs(10));
@@ -119,10 +119,10 @@ impl Field<'_> {
         Ok(process)
     }
 
-    fn accepts_tokens_of_coturn(&self, key: &Key) -> Result<String> {
+    fn accepts_tokens_of_coturn(&self, key: &SharedKey) -> Result<String> {
         for session_key in SESSION_KEYS {
             let token = self.token_of_coturn(key, SERVER_NAME, session_key)?;
-            let lifetime = Client::new(self.server)?.allocate(key.kid, &token)??;
+            let lifetime = TokenClient::new(self.server)?.allocate(key.kid, &token)??;
             // RFC 7635 §9: an allocation does not outlive its token.
             ensure!(
                 (1..=LIFETIME_S).contains(&u64::from(lifetime)),
@@ -136,9 +136,9 @@ impl Field<'_> {
     }
 
     /// For another server, with another key, and of another client.
-    fn refuses_wrong_tokens_of_coturn(&self, key: &Key) -> Result<String> {
+    fn refuses_wrong_tokens_of_coturn(&self, key: &SharedKey) -> Result<String> {
         let [session_key, _] = SESSION_KEYS;
-        let other_key = Key {
+        let other_key = SharedKey {
             bytes: key.unknown,
             ..*key
         };
@@ -150,18 +150,18 @@ impl Field<'_> {
             stolen,
         ];
         for (number, token) in wrong.iter().enumerate() {
-            let refused = Client::new(self.server)?.allocate(key.kid, token)?;
+            let refused = TokenClient::new(self.server)?.allocate(key.kid, token)?;
             ensure!(
-                refused == Err(Refused(401)),
+                refused == Err(ErrorResponse(401)),
                 "token {number}: {refused:?} instead of 401"
             );
         }
         Ok(format!("{} tokens", wrong.len()))
     }
 
-    fn coturn_decodes_a_token_of_hairpin(&self, key: &Key) -> Result<String> {
+    fn coturn_decodes_a_token_of_hairpin(&self, key: &SharedKey) -> Result<String> {
         let made = self.token_of_hairpin(key)?;
-        Client::new(self.server)?.allocate(key.kid, &made)??;
+        TokenClient::new(self.server)?.allocate(key.kid, &made)??;
         let output = self.decoded_by_coturn(key, SERVER_NAME, &made)??;
         let shown = line_after(&output, b"    mac key: ")?;
         // It prints a key as text, which ends at a zero byte.
@@ -187,7 +187,12 @@ impl Field<'_> {
         Ok(format!("a session key of {} bytes", made.session_key.len()))
     }
 
-    fn token_of_coturn(&self, key: &Key, server_name: &str, session_key: &str) -> Result<Token> {
+    fn token_of_coturn(
+        &self,
+        key: &SharedKey,
+        server_name: &str,
+        session_key: &str,
+    ) -> Result<AccessToken> {
         let output = self.turnutils_oauth(
             key,
             server_name,
@@ -203,7 +208,7 @@ impl Field<'_> {
         ensure!(answer["kid"] == key.kid, "{answer}");
         // coturn gives the key as it is, and hairpin in base64.
         ensure!(answer["key"] == session_key, "{answer}");
-        Ok(Token {
+        Ok(AccessToken {
             token: from_base64(&answer["access_token"])?,
             session_key: session_key.as_bytes().to_vec(),
         })
@@ -211,9 +216,9 @@ impl Field<'_> {
 
     fn decoded_by_coturn(
         &self,
-        key: &Key,
+        key: &SharedKey,
         server_name: &str,
-        token: &Token,
+        token: &AccessToken,
     ) -> Result<Result<Vec<u8>>> {
         let token = BASE64.encode(&token.token);
         self.turnutils_oauth(key, server_name, &["-d", "-v", "-t", &token])
@@ -222,7 +227,7 @@ impl Field<'_> {
     /// What coturn's tool prints; the inner error is that it has failed.
     fn turnutils_oauth(
         &self,
-        key: &Key,
+        key: &SharedKey,
         server_name: &str,
         arguments: &[&str],
     ) -> Result<Result<Vec<u8>>> {
@@ -241,7 +246,7 @@ impl Field<'_> {
         )
     }
 
-    fn token_of_hairpin(&self, key: &Key) -> Result<Token> {
+    fn token_of_hairpin(&self, key: &SharedKey) -> Result<AccessToken> {
         let mut command = process::command(self.binary);
         command.args(["creds", "oauth", "--key", &key.to_string()]);
         command.args(["--server-name", SERVER_NAME]);
@@ -250,7 +255,7 @@ impl Field<'_> {
         let output = finished("hairpin creds oauth", command, &log)??;
         let answer: Value = serde_json::from_slice(&output)?;
         ensure!(answer["kid"] == key.kid, "{answer}");
-        Ok(Token {
+        Ok(AccessToken {
             token: from_base64(&answer["access_token"])?,
             session_key: from_base64(&answer["key"])?,
         })
@@ -258,7 +263,7 @@ impl Field<'_> {
 }
 
 /// As `auth.token_keys` has it.
-impl std::fmt::Display for Key {
+impl std::fmt::Display for SharedKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let key = BASE64.encode(self.bytes);
         write!(f, "{}:{key}:{}", self.kid, self.algorithm)
@@ -267,7 +272,7 @@ impl std::fmt::Display for Key {
 
 fn finished(name: &str, command: Command, log: &Path) -> Result<Result<Vec<u8>>> {
     let mut process = Process::start(name, command, log.to_owned())?;
-    let ended = process.wait(LIMIT)?;
+    let ended = process.wait(RUN_TIMEOUT)?;
     let Ended::Exited(status) = ended else {
         bail!("{name} hung: {}", process.tail());
     };
@@ -299,15 +304,15 @@ fn line_after<'a>(output: &'a [u8], start: &[u8]) -> Result<&'a [u8]> {
 
 /// The code of an error response.
 #[derive(Debug, PartialEq, Eq)]
-struct Refused(u16);
+struct ErrorResponse(u16);
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for ErrorResponse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the server refuses the token with {}", self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ErrorResponse {}
 
 const ALLOCATE: u16 = 0x0003;
 const SUCCESS: u16 = 0x0103;
@@ -320,28 +325,32 @@ const NONCE: u16 = 0x0015;
 const REQUESTED_TRANSPORT: u16 = 0x0019;
 const ACCESS_TOKEN: u16 = 0x001b;
 const THIRD_PARTY_AUTHORIZATION: u16 = 0x802e;
-/// With its header.
+/// The length of MESSAGE-INTEGRITY with its header.
 const INTEGRITY_LEN: usize = 24;
 
 /// A client over UDP that has a token.
-struct Client {
+struct TokenClient {
     socket: UdpSocket,
     requests: u8,
 }
 
-impl Client {
-    fn new(server: SocketAddr) -> Result<Client> {
+impl TokenClient {
+    fn new(server: SocketAddr) -> Result<TokenClient> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.connect(server)?;
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
-        Ok(Client {
+        Ok(TokenClient {
             socket,
             requests: 0,
         })
     }
 
     /// Allocates, as RFC 7635 §4.2 and §5 say. Returns the lifetime.
-    fn allocate(&mut self, kid: &str, token: &Token) -> Result<std::result::Result<u32, Refused>> {
+    fn allocate(
+        &mut self,
+        kid: &str,
+        token: &AccessToken,
+    ) -> Result<std::result::Result<u32, ErrorResponse>> {
         let transport = (REQUESTED_TRANSPORT, vec![17, 0, 0, 0]);
         let challenge = self.exchange(std::slice::from_ref(&transport), None)?;
         let value = |kind| attribute(&challenge, kind).context("an attribute of 401 is missing");
@@ -356,7 +365,7 @@ impl Client {
         ];
         let response = self.exchange(&attributes, Some(&token.session_key))?;
         if response[..2] != SUCCESS.to_be_bytes() {
-            return Ok(Err(Refused(error_code(&response)?)));
+            return Ok(Err(ErrorResponse(error_code(&response)?)));
         }
         ensure!(
             is_signed(&response, &token.session_key)?,

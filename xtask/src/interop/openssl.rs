@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{Bench, stun};
+use super::{DriverContext, stun};
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
-/// Several retransmissions of a handshake.
-const LIMIT: Duration = Duration::from_secs(20);
+/// How long a handshake may take, with several retransmissions.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 struct Case {
     name: &'static str,
     flags: &'static str,
     host: &'static str,
-    expected: Expected,
+    expected: ExpectedResult,
 }
 
-enum Expected {
+enum ExpectedResult {
     Response,
     /// `s_client` ends without a response, and says this.
     Refusal(&'static str),
@@ -33,7 +33,7 @@ const fn case(name: &'static str, flags: &'static str, host: &'static str) -> Ca
         name,
         flags,
         host,
-        expected: Expected::Response,
+        expected: ExpectedResult::Response,
     }
 }
 
@@ -42,7 +42,7 @@ const fn refused(name: &'static str, flags: &'static str, text: &'static str) ->
         name,
         flags,
         host: "127.0.0.1",
-        expected: Expected::Refusal(text),
+        expected: ExpectedResult::Refusal(text),
     }
 }
 
@@ -89,25 +89,28 @@ const CASES: &[Case] = &[
     ),
 ];
 
-pub(crate) fn run(bench: &Bench) -> Result<Tally> {
-    let request = bench.logs.join("binding-request.bin");
-    std::fs::write(&request, stun::REQUEST)?;
+pub(crate) fn run(context: &DriverContext) -> Result<Tally> {
+    let request = context.logs.join("binding-request.bin");
+    std::fs::write(&request, stun::BINDING_REQUEST)?;
     let mut tally = Tally::default();
     for case in CASES {
-        let outcome = attempt(bench, case, &request);
+        let outcome = attempt(context, case, &request);
         tally.record(&format!("s_client {}", case.name), &outcome);
     }
     Ok(tally)
 }
 
-fn attempt(bench: &Bench, case: &Case, request: &PathBuf) -> Result<String> {
-    let mut process = start(bench, case, request)?;
+fn attempt(context: &DriverContext, case: &Case, request: &PathBuf) -> Result<String> {
+    let mut process = start(context, case, request)?;
     match case.expected {
-        Expected::Response => process
-            .wait_for_bytes(LIMIT, stun::is_success_in)
+        ExpectedResult::Response => process
+            .wait_for_bytes(HANDSHAKE_TIMEOUT, stun::is_success_in)
             .map(|()| "a success response".to_owned()),
-        Expected::Refusal(text) => {
-            ensure!(process.wait(LIMIT)? != Ended::Killed, "it was not refused");
+        ExpectedResult::Refusal(text) => {
+            ensure!(
+                process.wait(HANDSHAKE_TIMEOUT)? != Ended::Killed,
+                "it was not refused"
+            );
             let output = process.output();
             if !output.contains(text) {
                 bail!("it does not say {text:?}: {}", process.tail());
@@ -117,14 +120,14 @@ fn attempt(bench: &Bench, case: &Case, request: &PathBuf) -> Result<String> {
     }
 }
 
-fn start(bench: &Bench, case: &Case, request: &PathBuf) -> Result<Process> {
+fn start(context: &DriverContext, case: &Case, request: &PathBuf) -> Result<Process> {
     let mut command: Command = process::command("openssl");
     command
         .args(["s_client", "-quiet", "-verify_return_error", "-verify", "2"])
         .arg("-connect")
-        .arg(format!("{}:{}", case.host, bench.server.port))
+        .arg(format!("{}:{}", case.host, context.server.port))
         .arg("-CAfile")
-        .arg(&bench.certificate.authority)
+        .arg(&context.certificate.authority)
         .args(case.flags.split_whitespace());
     let name: String = case
         .name
@@ -132,6 +135,6 @@ fn start(bench: &Bench, case: &Case, request: &PathBuf) -> Result<Process> {
         .map(|c| if c.is_alphanumeric() { c } else { '-' })
         .collect();
     let input = File::open(request).context("the request")?;
-    let log = bench.logs.join(format!("s_client-{name}.log"));
+    let log = context.logs.join(format!("s_client-{name}.log"));
     Process::start_with_input("openssl s_client", command, log, input.into())
 }

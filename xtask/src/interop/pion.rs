@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Bench, program};
+use super::{DriverContext, program};
 use crate::process::{self, Process};
 use crate::tally::Tally;
 
 /// How many cases the program has.
-const CASES: usize = 19;
-const LIMIT: Duration = Duration::from_secs(120);
+const CASE_COUNT: usize = 19;
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(crate) fn run(bench: &Bench) -> Result<Tally> {
-    let program = build("pion-client", &bench.sources.join("pion"), &bench.logs)?;
-    let credentials = bench.server.static_credentials()?;
+pub(crate) fn run(context: &DriverContext) -> Result<Tally> {
+    let program = build("pion-client", &context.sources.join("pion"), &context.logs)?;
+    let credentials = context.server.static_credentials()?;
     let mut command = process::command(&program);
     let [v4, v6] = [
         IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(Ipv6Addr::LOCALHOST),
     ]
-    .map(|ip| bench.server.address(ip).to_string());
+    .map(|ip| context.server.address(ip).to_string());
     command.args([
         "-v4",
         &v4,
@@ -34,9 +34,9 @@ pub(crate) fn run(bench: &Bench) -> Result<Tally> {
         "-password",
         &credentials.password,
     ]);
-    command.arg("-ca").arg(&bench.certificate.authority);
-    let process = Process::start("the pion client", command, bench.logs.join("pion.log"))?;
-    program::record("pion", process, CASES, LIMIT)
+    command.arg("-ca").arg(&context.certificate.authority);
+    let process = Process::start("the pion client", command, context.logs.join("pion.log"))?;
+    program::record("pion", process, CASE_COUNT, RUN_TIMEOUT)
 }
 
 /// Builds a Go program of this name; `go.sum` pins every module.

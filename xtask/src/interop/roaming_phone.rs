@@ -24,30 +24,30 @@ use crate::process;
 use crate::tally::Tally;
 use crate::workspace;
 
-/// Names of the interfaces: at the host, and in the namespace.
-const LINKS: [[&str; 2]; 2] = [["hp-roam0", "first"], ["hp-roam1", "later"]];
+/// The interface names of each link: at the host, and in the namespace.
+const LINK_NAMES: [[&str; 2]; 2] = [["hp-roam0", "first"], ["hp-roam1", "later"]];
 /// The networks of the links without the last number: 1 is the host, 2 the phone.
 const NETWORKS: [&str; 2] = ["198.18.201", "198.18.202"];
 const NAMESPACE: &str = "hairpin-roaming";
-/// Where the server is. Both links lead there.
+/// The address of the server. Both links lead to it.
 const SERVER: [u8; 4] = [198, 18, 202, 1];
-const OTHER: &str = "sip:other@example.org";
-/// How long bindings may take to become those that are expected.
-const LIMIT: Duration = Duration::from_secs(10);
+const OTHER_URI: &str = "sip:other@example.org";
+/// How long a change of the bindings may take.
+const BINDINGS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs all cases.
 pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let tools = workspace::target_dir(root).join("tools");
     let pjsua2 = &packages::python("pjsua2", &root.join("interop"), &tools)?;
     let mut tally = Tally::default();
-    let network = match Network::new() {
+    let network = match RoamingNetwork::new() {
         Ok(network) => network,
         Err(error) => {
             tally.record("the network of the roaming phone", &Err(error));
             return Ok(tally);
         }
     };
-    // Each case has a user of its own: its phone does not unregister at the end.
+    // Each case has its own user, because its phone does not unregister at the end.
     let users = ["other", "roamer0", "roamer1", "roamer2", "roamer3"].map(str::to_owned);
     let socket = logs.join("roaming.sock");
     let first = format!("[server]\ncontrol_socket = {socket:?}\n");
@@ -56,7 +56,7 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let mut domain = Domain::start_at(SERVER, binary, logs, "roaming", &users, [&first, more])?;
     let kinds = [("udp", true), ("udp", false), ("tcp", true), ("tcp", false)];
     for (user, (transport, is_caller)) in users[1..].iter().zip(kinds) {
-        let case = Case {
+        let case = RoamingCall {
             network: &network,
             binary,
             root,
@@ -79,16 +79,16 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
 }
 
 /// A namespace with two links to the host. It is removed at the end.
-struct Network;
+struct RoamingNetwork;
 
-impl Network {
-    fn new() -> Result<Network> {
-        // What a run before this one has left.
-        drop(Network);
+impl RoamingNetwork {
+    fn new() -> Result<RoamingNetwork> {
+        // An earlier run may have left a namespace.
+        drop(RoamingNetwork);
         ip(&["netns", "add", NAMESPACE]).context("network namespaces require root")?;
-        let network = Network;
+        let network = RoamingNetwork;
         inside(&["link", "set", "lo", "up"])?;
-        for ([outer, inner], prefix) in LINKS.into_iter().zip(NETWORKS) {
+        for ([outer, inner], prefix) in LINK_NAMES.into_iter().zip(NETWORKS) {
             ip(&[
                 "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", NAMESPACE,
             ])?;
@@ -99,21 +99,21 @@ impl Network {
         Ok(network)
     }
 
-    /// From now on the phone has an address at this link alone.
+    /// Gives the phone an address at this link, and at no other one.
     fn use_link(&self, link: usize) -> Result<()> {
-        for [_, inner] in LINKS {
+        for [_, inner] in LINK_NAMES {
             inside(&["address", "flush", "dev", inner])?;
         }
-        let (prefix, [_, inner]) = (NETWORKS[link], LINKS[link]);
+        let (prefix, [_, inner]) = (NETWORKS[link], LINK_NAMES[link]);
         inside(&["address", "add", &format!("{prefix}.2/24"), "dev", inner])?;
         inside(&["route", "add", "default", "via", &format!("{prefix}.1")])
     }
 }
 
-impl Drop for Network {
+impl Drop for RoamingNetwork {
     fn drop(&mut self) {
         // Connections of a phone that was killed keep the namespace and its links for minutes.
-        for [outer, _] in LINKS {
+        for [outer, _] in LINK_NAMES {
             let _ = ip(&["link", "delete", outer]);
         }
         let _ = ip(&["netns", "delete", NAMESPACE]);
@@ -131,30 +131,30 @@ fn inside(arguments: &[&str]) -> Result<()> {
     ip(&[&["-n", NAMESPACE], arguments].concat())
 }
 
-/// One call.
-struct Case<'a> {
-    network: &'a Network,
+/// One call of a phone that changes its network.
+struct RoamingCall<'a> {
+    network: &'a RoamingNetwork,
     binary: &'a Path,
     root: &'a Path,
     logs: &'a Path,
     pjsua2: &'a Path,
     socket: &'a Path,
     port: u16,
-    /// Of the phone that changes its network.
+    /// The user of the phone that changes its network.
     user: &'a str,
     transport: &'a str,
     /// The phone that changes its network makes the call.
     is_caller: bool,
 }
 
-impl Case<'_> {
+impl RoamingCall<'_> {
     fn run(&self) -> Result<String> {
         let mut other = self.other()?;
         let mut roamer = self.roamer()?;
         let before = self.bindings(NETWORKS[0])?;
         match self.is_caller {
             true => {
-                roamer.command(&format!("dial {OTHER}"))?;
+                roamer.command(&format!("dial {OTHER_URI}"))?;
                 other.wait("CALL_INCOMING")?;
                 other.command("accept", "")?;
             }
@@ -226,7 +226,7 @@ impl Case<'_> {
             "<sip:other@example.org;transport={transport}>;auth_pass={PASSWORD};regint=3600;answermode=manual;\
              outbound=\"sip:{host}:{port};transport={transport}\"\n"
         );
-        // Its bridge of microphone and loudspeaker sends nothing in some calls.
+        // Its module `aubridge` sends nothing in some calls.
         let voice = self.logs.join("roaming.wav");
         std::fs::write(&voice, wave())?;
         let setup = PhoneSetup {
@@ -244,7 +244,7 @@ impl Case<'_> {
 
     /// Waits until the phone has one binding, in this network.
     fn bindings(&self, network: &str) -> Result<String> {
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + BINDINGS_TIMEOUT;
         loop {
             let mut command = process::command(self.binary);
             command.args(["sip", "bindings", "--json", "--aor"]);

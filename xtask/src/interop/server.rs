@@ -21,13 +21,13 @@ use super::certificate::Certificate;
 use super::stun;
 use crate::process::{self, Ended, Process};
 
-/// Which program serves.
+/// The program of a server.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// What the suite tests.
+    /// The server that the suite tests.
     #[default]
     Hairpin,
-    /// coturn's turnserver: shows that the drivers themselves are right.
+    /// coturn's turnserver. It shows that the drivers themselves are right.
     Coturn,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Credentials {
     pub(crate) password: String,
 }
 
-/// A running server, and how to reach it.
+/// A running server, and its address and credentials.
 pub(crate) struct Server {
     kind: Kind,
     process: Process,
@@ -66,8 +66,8 @@ const LOOPBACKS: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
-/// How one server of several is set up.
-pub(crate) struct Setup {
+/// The configuration of one server.
+pub(crate) struct ServerSetup {
     pub(crate) name: String,
     /// The default lifetime of an allocation and the longest.
     pub(crate) lifetime: Duration,
@@ -80,7 +80,12 @@ pub(crate) struct Setup {
 
 impl Server {
     /// Starts the server and waits until it answers on both families.
-    pub(crate) fn start(kind: Kind, binary: &Path, logs: &Path, setup: &Setup) -> Result<Server> {
+    pub(crate) fn start(
+        kind: Kind,
+        binary: &Path,
+        logs: &Path,
+        setup: &ServerSetup,
+    ) -> Result<Server> {
         let port = free_ports(1)?;
         let log = logs.join(format!("{}.log", setup.name));
         let mut command = process::command(binary);
@@ -170,7 +175,7 @@ impl Server {
             let [opened, closed] =
                 ["allocation opened", "allocation closed"].map(|text| output.matches(text).count());
             let (descriptors, idle) = (self.process.descriptors()?, self.idle_descriptors);
-            // Fewer is well: a descriptor of the start may have been open when they were counted.
+            // Fewer descriptors are right, too: one of the start may have been open at the count.
             if opened > 0 && opened == closed && descriptors <= idle {
                 return Ok(format!(
                     "{opened} allocations opened and closed, {descriptors} descriptors open, {idle} at start"
@@ -184,7 +189,7 @@ impl Server {
         }
     }
 
-    /// What it has printed.
+    /// Its output.
     pub(crate) fn output(&self) -> String {
         self.process.output()
     }
@@ -193,7 +198,7 @@ impl Server {
         self.kind == Kind::Hairpin
     }
 
-    /// Stops the server, and judges how it ended.
+    /// Stops the server, and checks how it ended.
     pub(crate) fn finish(&mut self) -> Result<String> {
         self.process.assert_running()?;
         let ended = self.process.stop(Duration::from_secs(10))?;
@@ -225,7 +230,7 @@ fn realms_argument(logs: &Path, name: &str) -> Result<String> {
     Ok(format!("--config={}", file.display()))
 }
 
-fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {
+fn hairpin_arguments(port: u16, setup: &ServerSetup) -> Vec<String> {
     let mut arguments = vec!["serve".to_owned(), "--dev".to_owned()];
     for address in LOOPBACKS {
         arguments.push(format!("--listen={}", SocketAddr::new(address, port)));
@@ -256,7 +261,7 @@ fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {
     arguments
 }
 
-fn coturn_arguments(port: u16, setup: &Setup) -> Vec<String> {
+fn coturn_arguments(port: u16, setup: &ServerSetup) -> Vec<String> {
     let mut arguments: Vec<String> = [
         "-n",
         "--allow-loopback-peers",
@@ -284,34 +289,34 @@ fn coturn_arguments(port: u16, setup: &Setup) -> Vec<String> {
 
 /// Ports for servers and clients of these tests: below those that the kernel gives to connections (32768 and above on
 /// Linux), so that no connection of a test that runs at the same time takes one.
-const PORTS: RangeInclusive<u16> = 20_000..=29_999;
+const TEST_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 
-/// The first of `count` consecutive ports of [`PORTS`], an even one. They are free for UDP and TCP on both loopback
-/// addresses. No second call in this process returns them, until all of [`PORTS`] have been returned.
+/// The first of `count` consecutive ports of [`TEST_PORTS`], an even one. They are free for UDP and TCP on both
+/// loopback addresses. No second call in this process returns them, until all of [`TEST_PORTS`] have been returned.
 pub(crate) fn free_ports(count: u16) -> Result<u16> {
     let is_free = |port| {
         LOOPBACKS.iter().all(|&address| {
             UdpSocket::bind((address, port)).is_ok() && TcpListener::bind((address, port)).is_ok()
         })
     };
-    for _ in PORTS.step_by(2) {
+    for _ in TEST_PORTS.step_by(2) {
         let port = next_ports(count);
         if (port..port + count).all(is_free) {
             return Ok(port);
         }
     }
-    anyhow::bail!("no {count} free UDP and TCP ports in a row in {PORTS:?} on {LOOPBACKS:?}")
+    anyhow::bail!("no {count} free UDP and TCP ports in a row in {TEST_PORTS:?} on {LOOPBACKS:?}")
 }
 
-/// The next `count` ports of [`PORTS`], whether free or not. Each process begins at another place.
+/// The next `count` ports of [`TEST_PORTS`], whether free or not. Each process begins at another place.
 fn next_ports(count: u16) -> u16 {
-    static NEXT: Mutex<Option<u16>> = Mutex::new(None);
-    let pairs = PORTS.end().abs_diff(*PORTS.start()) / 2;
-    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    static NEXT_PORT: Mutex<Option<u16>> = Mutex::new(None);
+    let pairs = TEST_PORTS.end().abs_diff(*TEST_PORTS.start()) / 2;
+    let mut next = NEXT_PORT.lock().unwrap_or_else(PoisonError::into_inner);
     let process = u16::try_from(std::process::id() % u32::from(pairs)).unwrap_or_default();
-    let port = next.unwrap_or(PORTS.start() + 2 * process);
-    let fits = PORTS.contains(&port) && PORTS.contains(&(port + count));
-    let port = if fits { port } else { *PORTS.start() };
+    let port = next.unwrap_or(TEST_PORTS.start() + 2 * process);
+    let fits = TEST_PORTS.contains(&port) && TEST_PORTS.contains(&(port + count));
+    let port = if fits { port } else { *TEST_PORTS.start() };
     *next = Some(port + count.next_multiple_of(2));
     port
 }

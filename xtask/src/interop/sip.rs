@@ -24,46 +24,46 @@ use super::server::free_ports;
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
-/// How long one peer may take.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long one peer program may run.
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The server answers a source again within this time after the source's flood.
-const RECOVERY: Duration = Duration::from_secs(5);
-/// How long anything may take to start.
-pub(super) const START: Duration = Duration::from_secs(10);
+/// After a flood, the server responds to its source again within this time.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a program may take to start.
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Everything the cases need.
-pub(super) struct Bench<'a> {
+/// The SIP server of the cases, and the folders of their files.
+pub(super) struct SipTestServer<'a> {
     binary: &'a Path,
     pub(super) sources: PathBuf,
     pub(super) logs: &'a Path,
-    pub(super) server: Process,
-    /// Of the server, over UDP and TCP.
+    pub(super) process: Process,
+    /// The port of the server, over UDP and TCP.
     pub(super) port: u16,
 }
 
 /// Runs all cases.
 pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
-    // The peers run elsewhere.
+    // The peers run in another folder.
     let binary = &binary.canonicalize().context("no such binary")?;
-    let mut bench = start(binary, root, logs, "sip-server.log", &[])?;
+    let mut sip_server = start(binary, root, logs, "sip-server.log", &[])?;
     let mut tally = Tally::default();
-    sipp_calls(&bench, &mut tally);
-    sipp_answers(&bench, &mut tally);
-    sipsak(&bench, &mut tally);
-    kamailio(&bench, &mut tally);
-    let outcome = finish(&mut bench);
+    sipp_calls(&sip_server, &mut tally);
+    sipp_answers(&sip_server, &mut tally);
+    sipsak(&sip_server, &mut tally);
+    kamailio(&sip_server, &mut tally);
+    let outcome = finish(&mut sip_server);
     tally.record("the SIP server stops when asked", &outcome);
     let digest = [
         "sip.challenge=true",
         // They do not look further than the first challenge.
         "sip.digest_algorithms=MD5",
     ];
-    let mut bench = start(binary, root, logs, "sip-digest-server.log", &digest)?;
-    digests(&bench, &mut tally);
+    let mut sip_server = start(binary, root, logs, "sip-digest-server.log", &digest)?;
+    digests(&sip_server, &mut tally);
     tally.record(
         "the server with Digest stops when asked",
-        &finish(&mut bench),
+        &finish(&mut sip_server),
     );
     Ok(tally)
 }
@@ -74,7 +74,7 @@ pub(super) fn start<'a>(
     logs: &'a Path,
     log: &str,
     more: &[&str],
-) -> Result<Bench<'a>> {
+) -> Result<SipTestServer<'a>> {
     let mut command = process::command(binary);
     command.args(["serve", "--dev", "--listen=127.0.0.1:0"]);
     for setting in [
@@ -91,27 +91,27 @@ pub(super) fn start<'a>(
     }
     command.arg("--user=alice:wonderland");
     let mut server = Process::start("the SIP server", command, logs.join(log))?;
-    let port = server.wait_for(START, |output| {
+    let port = server.wait_for(START_TIMEOUT, |output| {
         let (_, rest) = output.split_once("udp and tcp 127.0.0.1:")?;
         rest.split(':').next()?.parse().ok()
     })?;
-    Ok(Bench {
+    Ok(SipTestServer {
         binary,
         sources: root.join("interop/sip"),
         logs,
-        server,
+        process: server,
         port,
     })
 }
 
-impl Bench<'_> {
-    /// Runs a peer to its end, which must be a good one.
+impl SipTestServer<'_> {
+    /// Runs a peer to its end, and checks its exit status.
     fn peer(&self, name: &str, program: impl AsRef<Path>, arguments: &[&str]) -> Result<String> {
         let mut command = process::command(program.as_ref());
         command.args(arguments).current_dir(self.logs);
         let log = self.logs.join(format!("{}.log", name.replace(' ', "-")));
         let mut process = Process::start(name, command, log)?;
-        match process.wait(LIMIT)? {
+        match process.wait(PEER_TIMEOUT)? {
             Ended::Exited(status) if status.success() => Ok(process.output()),
             Ended::Exited(status) => anyhow::bail!("it ended with {status}: {}", process.tail()),
             Ended::Killed => anyhow::bail!("it hung: {}", process.tail()),
@@ -187,8 +187,8 @@ impl Bench<'_> {
     }
 }
 
-fn sipp_calls(bench: &Bench<'_>, tally: &mut Tally) {
-    let cancel = bench.sources.join("cancel.xml");
+fn sipp_calls(sip_server: &SipTestServer<'_>, tally: &mut Tally) {
+    let cancel = sip_server.sources.join("cancel.xml");
     let cancel = cancel.to_string_lossy();
     let cases: [(&str, u32, &[&str]); 5] = [
         ("SIPp calls over UDP", 200, &["-sn", "uac"]),
@@ -210,11 +210,11 @@ fn sipp_calls(bench: &Bench<'_>, tally: &mut Tally) {
         ("SIPp cancels calls", 50, &["-sf", &cancel]),
     ];
     for (name, calls, more) in cases {
-        tally.record(name, &bench.sipp(name, calls, more));
+        tally.record(name, &sip_server.sipp(name, calls, more));
     }
 }
 
-fn sipp_answers(bench: &Bench<'_>, tally: &mut Tally) {
+fn sipp_answers(sip_server: &SipTestServer<'_>, tally: &mut Tally) {
     let loss: &[&str] = &["-lost", "5"];
     let cases: [(&str, &str, &[&str], bool); 4] = [
         ("SIPp answers over UDP", "udp", &[], false),
@@ -223,13 +223,13 @@ fn sipp_answers(bench: &Bench<'_>, tally: &mut Tally) {
         ("SIPp answers through Kamailio with loss", "udp", loss, true),
     ];
     for (name, transport, more, proxied) in cases {
-        let outcome = sipp_answers_one(bench, name, transport, more, proxied);
+        let outcome = sipp_answers_one(sip_server, name, transport, more, proxied);
         tally.record(name, &outcome);
     }
 }
 
 fn sipp_answers_one(
-    bench: &Bench<'_>,
+    sip_server: &SipTestServer<'_>,
     name: &str,
     transport: &str,
     more: &[&str],
@@ -242,13 +242,13 @@ fn sipp_answers_one(
         .args(["-sn", "uas", "-i", "127.0.0.1", "-p", &text, "-nostdin"])
         .args(["-timeout", "25"])
         .args(more)
-        .current_dir(bench.logs);
-    let log = bench
+        .current_dir(sip_server.logs);
+    let log = sip_server
         .logs
         .join(format!("{}-uas.log", name.replace(' ', "-")));
     let mut answering = Process::start("SIPp as UAS", command, log)?;
     // It says nothing that could be waited for; the port is taken when it listens.
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     while !is_taken(port, transport) {
         answering.assert_running()?;
         ensure!(
@@ -259,33 +259,33 @@ fn sipp_answers_one(
         sleep(Duration::from_millis(20));
     }
     // It ends when it is dropped.
-    let proxy = proxied.then(|| start_kamailio(bench, "kamailio-uas", port));
+    let proxy = proxied.then(|| start_kamailio(sip_server, "kamailio-uas", port));
     let proxy = proxy.transpose()?;
     let next_hop = proxy.as_ref().map_or(port, |(_, port)| *port);
     let uri = format!("sip:test@127.0.0.1:{next_hop};transport={transport}");
     // SIPp forgets a call soon after its BYE; when its answer is lost, nobody is there any more to repeat it.
     let most_lost = if more.contains(&"-lost") { "5%" } else { "0%" };
-    let outcome = bench.load(name, &uri, "call", most_lost);
+    let outcome = sip_server.load(name, &uri, "call", most_lost);
     answering.stop(Duration::from_secs(3))?;
     outcome
 }
 
-fn sipsak(bench: &Bench<'_>, tally: &mut Tally) {
-    let uri = format!("sip:test@{}", bench.target());
-    let outcome = bench.peer("sipsak asks", "sipsak", &["-s", &uri]);
+fn sipsak(sip_server: &SipTestServer<'_>, tally: &mut Tally) {
+    let uri = format!("sip:test@{}", sip_server.target());
+    let outcome = sip_server.peer("sipsak asks", "sipsak", &["-s", &uri]);
     tally.record(
         "sipsak asks for OPTIONS",
         &outcome.map(|_| "200".to_owned()),
     );
     let register = ["-U", "-C", "sip:a@127.0.0.1:9", "-x", "60", "-s", &uri];
-    let outcome = bench.peer("sipsak registers", "sipsak", &register);
+    let outcome = sip_server.peer("sipsak registers", "sipsak", &register);
     tally.record("sipsak registers", &outcome.map(|_| "200".to_owned()));
     // It never ends by itself.
     let flood = ["1", "sipsak", "-F", "-s", &uri];
-    let outcome = bench.peer("sipsak floods", "timeout", &flood);
+    let outcome = sip_server.peer("sipsak floods", "timeout", &flood);
     // A source that has just flooded may get a 503 for a moment.
-    let after = within(RECOVERY, || {
-        bench.peer("sipsak asks again", "sipsak", &["-vv", "-s", &uri])
+    let after = within(RECOVERY_TIMEOUT, || {
+        sip_server.peer("sipsak asks again", "sipsak", &["-vv", "-s", &uri])
     });
     let outcome = match outcome {
         Err(error) if error.to_string().contains("exit status: 124") => Ok(()),
@@ -296,7 +296,7 @@ fn sipsak(bench: &Bench<'_>, tally: &mut Tally) {
     tally.record("sipsak floods for a second", &outcome);
 }
 
-/// Repeats what fails, until it succeeds or the time is over.
+/// Repeats `work` until it succeeds, for at most this time.
 fn within<T>(limit: Duration, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let end = Instant::now() + limit;
     loop {
@@ -308,17 +308,17 @@ fn within<T>(limit: Duration, mut work: impl FnMut() -> Result<T>) -> Result<T> 
 }
 
 /// Registrations at a server that challenges.
-fn digests(bench: &Bench<'_>, tally: &mut Tally) {
-    let scenario = bench.sources.join("register.xml");
+fn digests(sip_server: &SipTestServer<'_>, tally: &mut Tally) {
+    let scenario = sip_server.sources.join("register.xml");
     let scenario = scenario.to_string_lossy();
-    let outcome = bench.sipp("SIPp registers with a digest", 100, &["-sf", &scenario]);
+    let outcome = sip_server.sipp("SIPp registers with a digest", 100, &["-sf", &scenario]);
     tally.record("SIPp registers with a digest", &outcome);
-    let uri = format!("sip:alice@{}", bench.target());
+    let uri = format!("sip:alice@{}", sip_server.target());
     let register = |name: &str, password: &str| {
         let contact = ["-U", "-C", "sip:alice@127.0.0.1:9", "-x", "60", "-s", &uri];
         let mut arguments = contact.to_vec();
         arguments.extend(["-u", "alice", "-a", password]);
-        bench.peer(name, "sipsak", &arguments)
+        sip_server.peer(name, "sipsak", &arguments)
     };
     let outcome = register("sipsak registers with a digest", "wonderland");
     tally.record(
@@ -332,12 +332,12 @@ fn digests(bench: &Bench<'_>, tally: &mut Tally) {
     tally.record("sipsak with a wrong password is not let in", &outcome);
     let name = "our registrations with a digest";
     let user = ["--user", "alice:wonderland"];
-    let outcome = bench.load_with(name, &uri, "register", "0%", &user);
+    let outcome = sip_server.load_with(name, &uri, "register", "0%", &user);
     tally.record(name, &outcome);
 }
 
-fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
-    let (mut proxy, port) = match start_kamailio(bench, "kamailio", bench.port) {
+fn kamailio(sip_server: &SipTestServer<'_>, tally: &mut Tally) {
+    let (mut proxy, port) = match start_kamailio(sip_server, "kamailio", sip_server.port) {
         Ok(started) => started,
         Err(error) => return tally.record("Kamailio starts", &Err(error)),
     };
@@ -348,20 +348,20 @@ fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
         ("registrations through Kamailio over TCP", "tcp", "register"),
     ] {
         let uri = format!("sip:test@127.0.0.1:{port};transport={transport}");
-        tally.record(name, &bench.load(name, &uri, workload, "0%"));
+        tally.record(name, &sip_server.load(name, &uri, workload, "0%"));
     }
     for (name, more) in [
         ("SIPp calls through Kamailio", &[][..]),
         ("SIPp calls through Kamailio with loss", &["-lost", "5"]),
     ] {
         let arguments = [&["-sn", "uac"], more].concat();
-        tally.record(name, &bench.sipp_to(port, name, 100, &arguments));
+        tally.record(name, &sip_server.sipp_to(port, name, 100, &arguments));
     }
     for transport in ["udp", "tcp"] {
         let name = format!("our registrations with Kamailio's digest over {transport}");
-        tally.record(&name, &digest(bench, &name, port, transport, false));
+        tally.record(&name, &digest(sip_server, &name, port, transport, false));
         let name = format!("nonces of Kamailio answered again over {transport}");
-        tally.record(&name, &digest(bench, &name, port, transport, true));
+        tally.record(&name, &digest(sip_server, &name, port, transport, true));
     }
     let stopped = proxy
         .stop(Duration::from_secs(5))
@@ -372,7 +372,7 @@ fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
 /// Registrations of our UAC with Kamailio, whose nonces are good for two seconds. In four, all 20 AORs are challenged
 /// once more: without `stale=true`, which Kamailio does not say.
 fn digest(
-    bench: &Bench<'_>,
+    sip_server: &SipTestServer<'_>,
     name: &str,
     port: u16,
     transport: &str,
@@ -385,7 +385,7 @@ fn digest(
         true => more.extend(["--reuse-nonce", "--duration", "4s"]),
         false => more.extend(["--duration", "1s"]),
     }
-    let output = bench.load_output(name, &uri, "register", "0%", &more)?;
+    let output = sip_server.load_output(name, &uri, "register", "0%", &more)?;
     let challenges = output.split("challenges ").nth(1);
     let challenges = challenges.context("nothing was challenged")?;
     let digits = challenges.split(|end: char| !end.is_ascii_digit()).next();
@@ -396,24 +396,28 @@ fn digest(
 }
 
 /// Starts Kamailio in front of what listens on port `next`.
-fn start_kamailio(bench: &Bench<'_>, name: &str, next: u16) -> Result<(Process, u16)> {
+fn start_kamailio(sip_server: &SipTestServer<'_>, name: &str, next: u16) -> Result<(Process, u16)> {
     let port = free_port()?;
-    let template = bench.sources.join("kamailio.cfg");
+    let template = sip_server.sources.join("kamailio.cfg");
     let text = std::fs::read_to_string(&template)
         .with_context(|| format!("cannot read {}", template.display()))?;
     let text = text
         .replace("PORT", &port.to_string())
         .replace("NEXT", &next.to_string());
-    let file = bench.logs.join(format!("{name}.cfg"));
+    let file = sip_server.logs.join(format!("{name}.cfg"));
     std::fs::write(&file, text)?;
-    let run = bench.logs.join(format!("{name}-run"));
+    let run = sip_server.logs.join(format!("{name}-run"));
     std::fs::create_dir_all(&run)?;
     let mut command = process::command("kamailio");
     command.args(["-DD", "-E", "-m", "32", "-M", "4", "-f"]);
     command.arg(&file).arg("-Y").arg(&run);
-    let mut proxy = Process::start("Kamailio", command, bench.logs.join(format!("{name}.log")))?;
+    let mut proxy = Process::start(
+        "Kamailio",
+        command,
+        sip_server.logs.join(format!("{name}.log")),
+    )?;
     // It listens over TCP when all its children are there.
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         proxy.assert_running()?;
         ensure!(Instant::now() < deadline, "it is deaf: {}", proxy.tail());
@@ -422,22 +426,22 @@ fn start_kamailio(bench: &Bench<'_>, name: &str, next: u16) -> Result<(Process, 
     Ok((proxy, port))
 }
 
-pub(super) fn finish(bench: &mut Bench<'_>) -> Result<String> {
-    bench.server.assert_running()?;
-    let ended = bench.server.stop(START)?;
+pub(super) fn finish(sip_server: &mut SipTestServer<'_>) -> Result<String> {
+    sip_server.process.assert_running()?;
+    let ended = sip_server.process.stop(START_TIMEOUT)?;
     let Ended::Exited(status) = ended else {
-        anyhow::bail!("it did not stop within {START:?} of SIGTERM")
+        anyhow::bail!("it did not stop within {START_TIMEOUT:?} of SIGTERM")
     };
-    ensure!(status.success(), "{status}: {}", bench.server.tail());
+    ensure!(status.success(), "{status}: {}", sip_server.process.tail());
     ensure!(
-        !bench.server.output().contains("panicked at"),
+        !sip_server.process.output().contains("panicked at"),
         "a thread panicked: {}",
-        bench.server.log().display()
+        sip_server.process.log().display()
     );
     Ok(status.to_string())
 }
 
-/// Whether somebody listens there.
+/// Whether a program listens on this port.
 pub(super) fn is_taken(port: u16, transport: &str) -> bool {
     let address = (Ipv4Addr::LOCALHOST, port);
     match transport {

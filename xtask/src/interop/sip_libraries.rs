@@ -1,5 +1,5 @@
-//! SIP libraries of other languages: user agents that register with their digest, call each other through the proxy, and
-//! hang up on either side, over UDP and TCP.
+//! SIP libraries of other languages: user agents that register with their digest, call each other through the proxy,
+//! and hang up on either side, over UDP and TCP.
 //!
 //! - sipgo, for Go (`interop/sipgo`), with the algorithms that the server offers by default.
 //! - The npm package `sip`, for node (`interop/npm-sip`). It supports only MD5.
@@ -21,13 +21,13 @@ use crate::tally::Tally;
 use crate::workspace;
 
 /// How many cases each program has.
-const CASES: usize = 7;
-const LIMIT: Duration = Duration::from_secs(120);
+const CASE_COUNT: usize = 7;
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Those who register.
+/// The users that register.
 const USERS: [&str; 5] = ["alice", "bob", "busy", "ringing", "short"];
 
-/// A program, and what it needs.
+/// A program, and the configuration for it.
 struct Library<'a> {
     name: &'static str,
     /// Lines at the end of `[sip]`.
@@ -84,7 +84,7 @@ impl Library<'_> {
         let command = (self.command)(domain.port, transport);
         let log = logs.join(format!("{name}-client.log"));
         let process = Process::start(self.name, command, log)?;
-        let mut tally = program::record(self.name, process, CASES, LIMIT)?;
+        let mut tally = program::record(self.name, process, CASE_COUNT, RUN_TIMEOUT)?;
         let name = format!(
             "the server of {} over {transport} stops when asked",
             self.name

@@ -11,27 +11,27 @@ use anyhow::{Context as _, Result, ensure};
 use super::baresip::{Phone, PhoneSetup};
 use super::domain::{Domain, PASSWORD};
 use super::server::free_ports;
-use super::sip::{START, free_port};
-use super::sip_trunk::TRUNK;
+use super::sip::{START_TIMEOUT, free_port};
+use super::sip_trunk::TRUNK_IP;
 use crate::process::{self, Process};
 use crate::tally::Tally;
 
-/// How long RTP may take to flow.
-const LIMIT: Duration = Duration::from_secs(20);
+/// How long RTP may take to arrive.
+const MEDIA_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// RTP packets that each side must have got: one second.
-const PACKETS: u32 = 50;
+/// RTP packets that each side must receive: those of one second.
+const MIN_PACKETS: u32 = 50;
 
-/// Behind those of the server.
-const PORTS: std::ops::RangeInclusive<u16> = 65_100..=65_199;
+/// The relay ports of rtpengine, above those of the server.
+const RELAY_PORTS: std::ops::RangeInclusive<u16> = 65_100..=65_199;
 
-const NUMBER: &str = "+4930123";
+const CALLED_NUMBER: &str = "+4930123";
 
 /// Runs all cases.
 pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
     let mut tally = Tally::default();
-    let mut bench = match Bench::start(binary, logs) {
-        Ok(bench) => bench,
+    let mut test = match MediaTest::start(binary, logs) {
+        Ok(test) => test,
         Err(error) => {
             tally.record("rtpengine, a server and phones start", &Err(error));
             return Ok(tally);
@@ -40,43 +40,40 @@ pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
     for (name, outcome) in [
         (
             "a phone with ICE calls the trunk",
-            bench.call_to_trunk("alice", false),
+            test.call_to_trunk("alice", false),
         ),
-        (
-            "the trunk calls a phone with ICE",
-            bench.trunk_calls_phone(),
-        ),
+        ("the trunk calls a phone with ICE", test.trunk_calls_phone()),
         (
             "the trunk calls two phones, and one of them answers",
-            bench.trunk_calls_two_phones(),
+            test.trunk_calls_two_phones(),
         ),
-        ("a call that is cancelled", bench.cancelled()),
+        ("a call that is cancelled", test.cancelled()),
         (
             "a phone with ICE and DTLS-SRTP calls the trunk",
-            bench.call_to_trunk("bob", true),
+            test.call_to_trunk("bob", true),
         ),
-        ("without rtpengine a call gets 503", bench.without_relay()),
+        ("without rtpengine a call gets 503", test.without_relay()),
     ] {
         tally.record(&format!("rtpengine: {name}"), &outcome);
     }
-    let outcome = bench.domain.finish();
+    let outcome = test.domain.finish();
     tally.record("rtpengine: the server stops when asked", &outcome);
     Ok(tally)
 }
 
-struct Bench {
+struct MediaTest {
     logs: PathBuf,
     domain: Domain,
     relay: Option<Process>,
-    /// Where rtpengine takes requests.
+    /// The address for requests to rtpengine.
     control: SocketAddr,
     trunk: Phone,
     /// One second of a tone, many times.
     sound: String,
 }
 
-impl Bench {
-    fn start(binary: &Path, logs: &Path) -> Result<Bench> {
+impl MediaTest {
+    fn start(binary: &Path, logs: &Path) -> Result<MediaTest> {
         let control = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let port = free_port()?;
         let sound = logs.join("tone.wav");
@@ -85,21 +82,21 @@ impl Bench {
         let relay = start_relay(logs, control)?;
         let last = format!(
             "digest_algorithms = [\"MD5\"]\nrtpengine = \"{control}\"\n\
-             [[sip.trunk]]\nname = \"carrier\"\nto = [\"sip:{TRUNK}:{port}\"]\nprobe_interval = \"0s\"\nmedia = \"relay\"\n\
+             [[sip.trunk]]\nname = \"carrier\"\nto = [\"sip:{TRUNK_IP}:{port}\"]\nprobe_interval = \"0s\"\nmedia = \"relay\"\n\
              [[sip.route]]\nprefixes = [\"+\"]\ntrunks = [\"carrier\"]\n"
         );
         let users = ["alice", "bob"].map(str::to_owned);
         let domain = Domain::start(binary, logs, "sip-media", &users, ["", &last])?;
-        let account = format!("<sip:{NUMBER}@{TRUNK}:{port}>;regint=0;answermode=auto\n");
+        let account = format!("<sip:{CALLED_NUMBER}@{TRUNK_IP}:{port}>;regint=0;answermode=auto\n");
         let setup = PhoneSetup {
             account: &account,
-            listen: &format!("{TRUNK}:{port}"),
+            listen: &format!("{TRUNK_IP}:{port}"),
             source: &sound,
             modules: &["aufile"],
             more: "",
         };
         let trunk = Phone::start_like(logs, "media-trunk", &setup)?;
-        Ok(Bench {
+        Ok(MediaTest {
             logs: logs.to_owned(),
             domain,
             relay: Some(relay),
@@ -140,7 +137,7 @@ impl Bench {
     fn call_to_trunk(&mut self, user: &str, is_secure: bool) -> Result<String> {
         let mut phone = self.phone(user, is_secure)?;
         self.trunk.forget()?;
-        phone.command("dial", &format!("sip:{NUMBER}@example.org"))?;
+        phone.command("dial", &format!("sip:{CALLED_NUMBER}@example.org"))?;
         phone.wait("CALL_ESTABLISHED")?;
         self.trunk.wait("CALL_ESTABLISHED")?;
         self.media_flow(&mut phone, is_secure)
@@ -194,7 +191,7 @@ impl Bench {
     fn wait_sessions(&self, count: usize) -> Result<()> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, free_ports(1)?))?;
         socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + MEDIA_TIMEOUT;
         let mut buffer = [0; 4096];
         let from = socket.local_addr()?.port();
         let mut number = 0;
@@ -218,15 +215,15 @@ impl Bench {
 
     /// Waits until both sides have got RTP from the relay, checks how, and ends the call.
     fn media_flow(&mut self, phone: &mut Phone, is_secure: bool) -> Result<String> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + MEDIA_TIMEOUT;
         let (of_phone, of_trunk) = loop {
             let both = (phone.ask("audio_debug")?, self.trunk.ask("audio_debug")?);
-            if received(&both.0) >= PACKETS && received(&both.1) >= PACKETS {
+            if received(&both.0) >= MIN_PACKETS && received(&both.1) >= MIN_PACKETS {
                 break both;
             }
             ensure!(
                 Instant::now() < deadline,
-                "the phone got {} RTP packets and the trunk {} of {PACKETS}: {both:?}",
+                "the phone got {} RTP packets and the trunk {} of {MIN_PACKETS}: {both:?}",
                 received(&both.0),
                 received(&both.1),
             );
@@ -242,7 +239,10 @@ impl Bench {
         ensure!(of_trunk.contains("menc: (none)"), "{of_trunk}");
         for side in [&of_phone, &of_trunk] {
             let port = remote_port(side);
-            ensure!(port.is_some_and(|port| PORTS.contains(&port)), "{side}");
+            ensure!(
+                port.is_some_and(|port| RELAY_PORTS.contains(&port)),
+                "{side}"
+            );
         }
         phone.command("hangup", "")?;
         self.trunk.wait("CALL_CLOSED")?;
@@ -257,7 +257,7 @@ impl Bench {
     fn without_relay(&mut self) -> Result<String> {
         drop(self.relay.take());
         let mut phone = self.phone("alice", false)?;
-        phone.command("dial", &format!("sip:{NUMBER}@example.org"))?;
+        phone.command("dial", &format!("sip:{CALLED_NUMBER}@example.org"))?;
         let closed = phone.wait("CALL_CLOSED")?;
         let reason = closed["param"].as_str().unwrap_or_default();
         ensure!(reason.starts_with("503"), "{closed}");
@@ -283,12 +283,12 @@ fn start_relay(logs: &Path, control: SocketAddr) -> Result<Process> {
     ]);
     command.arg(format!("--interface={own}"));
     command.arg(format!("--listen-ng={control}"));
-    command.arg(format!("--port-min={}", PORTS.start()));
-    command.arg(format!("--port-max={}", PORTS.end()));
+    command.arg(format!("--port-min={}", RELAY_PORTS.start()));
+    command.arg(format!("--port-max={}", RELAY_PORTS.end()));
     let mut relay = Process::start("rtpengine", command, logs.join("rtpengine.log"))?;
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, free_ports(1)?))?;
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     let mut buffer = [0; 512];
     loop {
         socket.send_to(b"first d7:command4:pinge", control)?;
@@ -337,19 +337,25 @@ fn digits(text: &str) -> &str {
 
 /// A minute of a tone as a WAV file: 8,000 samples a second of 16 bits, one channel.
 pub(super) fn wave() -> Vec<u8> {
-    const RATE: u32 = 8_000;
-    const SAMPLES: u32 = 60 * RATE;
-    let bytes = 2 * SAMPLES;
+    const SAMPLES_PER_S: u32 = 8_000;
+    const SAMPLE_COUNT: u32 = 60 * SAMPLES_PER_S;
+    let bytes = 2 * SAMPLE_COUNT;
     let mut file = Vec::new();
     file.extend_from_slice(b"RIFF");
     file.extend_from_slice(&(36 + bytes).to_le_bytes());
     file.extend_from_slice(b"WAVEfmt ");
-    for number in [16, 0x0001_0001, RATE, 2 * RATE, 0x0010_0002] {
+    for number in [
+        16,
+        0x0001_0001,
+        SAMPLES_PER_S,
+        2 * SAMPLES_PER_S,
+        0x0010_0002,
+    ] {
         file.extend_from_slice(&number.to_le_bytes());
     }
     file.extend_from_slice(b"data");
     file.extend_from_slice(&bytes.to_le_bytes());
-    for sample in 0..SAMPLES {
+    for sample in 0..SAMPLE_COUNT {
         // A square of 400 Hz.
         let value: i16 = if sample / 10 % 2 == 0 { 4_000 } else { -4_000 };
         file.extend_from_slice(&value.to_le_bytes());

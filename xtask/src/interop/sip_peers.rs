@@ -12,7 +12,7 @@ use super::console::Console;
 use super::domain::{Domain, PASSWORD};
 use super::packages;
 use super::sip::free_port;
-use super::sip_trunk::{TRUNK, run_kamailio};
+use super::sip_trunk::{TRUNK_IP, run_kamailio};
 use crate::process::{self, Process};
 use crate::tally::Tally;
 use crate::workspace;
@@ -22,30 +22,36 @@ const PAT: &str = "pat";
 const PAT_URI: &str = "sip:pat@example.org";
 const KIM_URI: &str = "sip:kim@example.net";
 
-/// Between the proxies. The phone of hairpin has the same one, the phone of Kamailio has UDP.
+/// The transports between the proxies. The phone of hairpin has the same transport, the phone of Kamailio has UDP.
 const TRANSPORTS: [&str; 2] = ["udp", "tcp"];
 
-type Step = fn(&mut Bench) -> Result<String>;
+type Step = fn(&mut TwoProxies) -> Result<String>;
 
 const STEPS: [(&str, Step); 8] = [
-    ("Kamailio's phone calls, and hangs up", |bench| {
-        bench.kim_calls().and_then(|()| bench.kim_hangs_up())
+    ("Kamailio's phone calls, and hangs up", |proxies| {
+        proxies.kim_calls().and_then(|()| proxies.kim_hangs_up())
     }),
     (
         "Kamailio's phone calls, hairpin's phone hangs up",
-        |bench| bench.kim_calls().and_then(|()| bench.pat_hangs_up()),
+        |proxies| proxies.kim_calls().and_then(|()| proxies.pat_hangs_up()),
     ),
-    ("Kamailio's phone calls and cancels", Bench::kim_cancels),
-    ("Kamailio's phone calls who is busy", Bench::pat_is_busy),
-    ("hairpin's phone calls, and hangs up", |bench| {
-        bench.pat_calls().and_then(|()| bench.pat_hangs_up())
+    (
+        "Kamailio's phone calls and cancels",
+        TwoProxies::kim_cancels,
+    ),
+    (
+        "Kamailio's phone calls who is busy",
+        TwoProxies::pat_is_busy,
+    ),
+    ("hairpin's phone calls, and hangs up", |proxies| {
+        proxies.pat_calls().and_then(|()| proxies.pat_hangs_up())
     }),
     (
         "hairpin's phone calls, Kamailio's phone hangs up",
-        |bench| bench.pat_calls().and_then(|()| bench.kim_hangs_up()),
+        |proxies| proxies.pat_calls().and_then(|()| proxies.kim_hangs_up()),
     ),
-    ("hairpin's phone calls and cancels", Bench::pat_cancels),
-    ("hairpin's phone calls who is busy", Bench::kim_is_busy),
+    ("hairpin's phone calls and cancels", TwoProxies::pat_cancels),
+    ("hairpin's phone calls who is busy", TwoProxies::kim_is_busy),
 ];
 
 /// Runs all cases.
@@ -54,8 +60,8 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let pjsua2 = &packages::python("pjsua2", &root.join("interop"), &tools)?;
     let mut tally = Tally::default();
     for transport in TRANSPORTS {
-        let mut bench = match Bench::start(binary, root, logs, pjsua2, transport) {
-            Ok(bench) => bench,
+        let mut proxies = match TwoProxies::start(binary, root, logs, pjsua2, transport) {
+            Ok(proxies) => proxies,
             Err(error) => {
                 let name = format!("Kamailio beside hairpin over {transport}");
                 tally.record(&name, &Err::<String, _>(error));
@@ -63,7 +69,7 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
             }
         };
         for (step, run) in STEPS {
-            let outcome = run(&mut bench);
+            let outcome = run(&mut proxies);
             let failed = outcome.is_err();
             tally.record(&format!("over {transport}: {step}"), &outcome);
             // What is left of the call would disturb the next one.
@@ -72,27 +78,27 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
             }
         }
         let name = format!("the neighbour of Kamailio over {transport} stops when asked");
-        tally.record(&name, &bench.domain.finish());
+        tally.record(&name, &proxies.domain.finish());
     }
     Ok(tally)
 }
 
-struct Bench {
+struct TwoProxies {
     domain: Domain,
     _kamailio: Process,
     pat: Console,
     kim: baresip::Phone,
 }
 
-impl Bench {
+impl TwoProxies {
     fn start(
         binary: &Path,
         root: &Path,
         logs: &Path,
         pjsua2: &Path,
         transport: &str,
-    ) -> Result<Bench> {
-        let here = SocketAddr::from((TRUNK, free_port()?));
+    ) -> Result<TwoProxies> {
+        let here = SocketAddr::from((TRUNK_IP, free_port()?));
         // PJSIP reads no further than the first challenge. Kamailio starts after the first probe.
         let more = format!(
             "digest_algorithms = [\"MD5\"]\n[[sip.trunk]]\nname = \"kamailio\"\ndomain = \"example.net\"\n\
@@ -108,7 +114,7 @@ impl Bench {
             ("HAIRPIN", domain.address().to_string()),
             // Before PORT, which is a part of it.
             ("TRANSPORT", transport.to_owned()),
-            ("ADDRESS", TRUNK.to_string()),
+            ("ADDRESS", TRUNK_IP.to_string()),
             ("PORT", here.port().to_string()),
         ] {
             config = config.replace(place, &value);
@@ -116,7 +122,7 @@ impl Bench {
         let kamailio = run_kamailio(logs, &name, &config, here.port())?;
         let kim = kim(logs, &format!("kim-{transport}"), here)?;
         let pat = pat(root, logs, pjsua2, transport, domain.port)?;
-        Ok(Bench {
+        Ok(TwoProxies {
             domain,
             _kamailio: kamailio,
             pat,

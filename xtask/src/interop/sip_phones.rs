@@ -8,9 +8,9 @@ use super::baresip::Phone;
 use super::domain::Domain;
 use crate::tally::Tally;
 
-/// Who calls, and who is called.
+/// The caller, and the called user.
 const USERS: [&str; 2] = ["alice", "bob"];
-const CALLED: &str = "sip:bob@example.org";
+const CALLED_URI: &str = "sip:bob@example.org";
 
 /// Runs all cases.
 pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
@@ -26,33 +26,33 @@ pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
         // baresip 1.0 knows MD5 alone, and refuses to read further than the first challenge.
         let more = "digest_algorithms = [\"MD5\"]\n";
         let mut domain = Domain::start(binary, logs, &name, &users, [&first, more])?;
-        let mut bench = match Bench::start(logs, domain.port, transport) {
-            Ok(bench) => bench,
+        let mut phones = match TwoPhones::start(logs, domain.port, transport) {
+            Ok(phones) => phones,
             Err(error) => {
                 tally.record(&format!("baresip registers over {transport}"), &Err(error));
                 continue;
             }
         };
-        type Step = fn(&mut Bench) -> Result<String>;
+        type Step = fn(&mut TwoPhones) -> Result<String>;
         let steps: [(&str, Step); 3] = [
-            ("a call is answered and ended", Bench::answered),
-            ("a call is cancelled", Bench::cancelled),
-            ("a call to who is busy", Bench::busy),
+            ("a call is answered and ended", TwoPhones::answered),
+            ("a call is cancelled", TwoPhones::cancelled),
+            ("a call to who is busy", TwoPhones::busy),
         ];
         for (step, run) in steps {
-            let outcome = run(&mut bench);
+            let outcome = run(&mut phones);
             tally.record(&format!("baresip over {transport}: {step}"), &outcome);
         }
-        let outcome = domain.restart().and_then(|()| bench.answered());
+        let outcome = domain.restart().and_then(|()| phones.answered());
         let step = "a call after a restart of the server";
         tally.record(&format!("baresip over {transport}: {step}"), &outcome);
-        let outcome = bench.forked();
+        let outcome = phones.forked();
         let step = "a call rings at two phones, and one is cancelled";
         tally.record(&format!("baresip over {transport}: {step}"), &outcome);
-        let outcome = bench.one_is_dead();
+        let outcome = phones.one_is_dead();
         let step = "a call to two phones, one behind a dead connection";
         tally.record(&format!("baresip over {transport}: {step}"), &outcome);
-        let outcome = bench.one_is_gone();
+        let outcome = phones.one_is_gone();
         let step = "a call to two phones, one of which has crashed";
         tally.record(&format!("baresip over {transport}: {step}"), &outcome);
         let name = format!("the server of the phones over {transport} stops when asked");
@@ -61,7 +61,7 @@ pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-struct Bench {
+struct TwoPhones {
     logs: PathBuf,
     port: u16,
     transport: &'static str,
@@ -71,15 +71,15 @@ struct Bench {
     second: Option<Phone>,
 }
 
-impl Bench {
-    fn start(logs: &Path, port: u16, transport: &'static str) -> Result<Bench> {
+impl TwoPhones {
+    fn start(logs: &Path, port: u16, transport: &'static str) -> Result<TwoPhones> {
         let [alice, bob] = USERS.map(|user| {
             let mut phone =
                 Phone::start(logs, &format!("{user}-{transport}"), user, port, transport)?;
             phone.wait_registered()?;
             Ok::<_, anyhow::Error>(phone)
         });
-        Ok(Bench {
+        Ok(TwoPhones {
             logs: logs.to_owned(),
             port,
             transport,
@@ -92,7 +92,7 @@ impl Bench {
     fn dial(&mut self) -> Result<()> {
         self.alice.forget()?;
         self.bob.forget()?;
-        self.alice.command("dial", CALLED)?;
+        self.alice.command("dial", CALLED_URI)?;
         self.bob.wait("CALL_INCOMING")?;
         Ok(())
     }

@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::domain::{Domain, PASSWORD};
-use super::sip::{START, free_port, is_taken};
+use super::sip::{START_TIMEOUT, free_port, is_taken};
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
 /// How long the calls of a case may take.
-const LIMIT: Duration = Duration::from_secs(75);
-/// After this many seconds SIPp gives up. The longest case with loss: 200 repeated for 32 s, BYE for 8 s, then
-/// [`TIMEWAIT`].
-const SIPP_TIMEOUT: &str = "70";
-/// How many milliseconds a side repeats its last response. The other side repeats a BYE 0.5, 1.5, 3.5, 7.5, 11.5, 15.5
-/// and 19.5 s after the first one. If a side ended after 9 s, all responses would be lost in one run of a hundred. The
-/// port would then be closed, and the proxy would respond to the next BYE with 430.
-const TIMEWAIT: &str = "20000";
-pub(super) const CALLER: &str = "alice";
+const CASE_TIMEOUT: Duration = Duration::from_secs(75);
+/// SIPp fails after this many seconds. The longest case with loss has retransmissions of the 200 for 32 s and of BYE
+/// for 8 s, then [`TIMEWAIT_MS`].
+const SIPP_TIMEOUT_S: &str = "70";
+/// For how many milliseconds a side retransmits its last response. The other side repeats a BYE 0.5, 1.5, 3.5, 7.5,
+/// 11.5, 15.5 and 19.5 s after the first one. If a side ended after 9 s, all responses would be lost in one run of a
+/// hundred. The port would then be closed, and the proxy would respond to the next BYE with 430.
+const TIMEWAIT_MS: &str = "20000";
+pub(super) const CALLER_USER: &str = "alice";
 
 /// Texts for the placeholders of the 200 to a BYE. If messages are lost, an ACK may arrive after the BYE. SIPp would
 /// copy the Via and CSeq of the ACK into the repeated 200, so the scenario stores those of the BYE.
-const BYE_WITH_LOSS: [(&str, &str); 3] = [
+const BYE_TEXTS_WITH_LOSS: [(&str, &str); 3] = [
     (
         "KEEP_BYE",
         r#"<action>
@@ -41,20 +41,20 @@ const BYE_WITH_LOSS: [(&str, &str); 3] = [
     ("BYE_VIAS", "Via:[$7]\nVia:[$8]"),
     ("BYE_CSEQ", "CSeq: [$9]"),
 ];
-const BYE: [(&str, &str); 3] = [
+const BYE_TEXTS: [(&str, &str); 3] = [
     ("KEEP_BYE", ""),
     ("BYE_VIAS", "[last_Via:]"),
     ("BYE_CSEQ", "[last_CSeq:]"),
 ];
 
-/// One call, many times.
+/// The scenarios of a call, which runs many times.
 struct Case {
     name: &'static str,
-    caller: Role,
-    callees: &'static [Role],
+    caller: ScenarioRole,
+    callees: &'static [ScenarioRole],
 }
 
-const fn case(name: &'static str, caller: Role, callees: &'static [Role]) -> Case {
+const fn case(name: &'static str, caller: ScenarioRole, callees: &'static [ScenarioRole]) -> Case {
     Case {
         name,
         caller,
@@ -105,18 +105,18 @@ const CASES: [Case; 8] = [
     ),
 ];
 
-/// A call with a reliable provisional response, over the transports of [`PRACK_WAYS`].
-const PRACK: Case = case(
+/// A call with a reliable provisional response, over the transports of [`PRACK_TRANSPORTS`].
+const PRACK_CASE: Case = case(
     "calls with a reliable 183 and PRACK",
     ("caller-pracks", 0),
     &[("callee-pracked", 0)],
 );
 
-const PRACK_WAYS: [(&str, &str); 3] = [("udp", "udp"), ("tcp", "tcp"), ("udp", "tcp")];
+const PRACK_TRANSPORTS: [(&str, &str); 3] = [("udp", "udp"), ("tcp", "tcp"), ("udp", "tcp")];
 
-/// How the two sides reach the proxy.
+/// The transports of the two sides of a call.
 #[derive(Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct CallTransports {
     pub(super) name: &'static str,
     /// The caller's transport.
     pub(super) caller: &'static str,
@@ -124,12 +124,12 @@ pub(super) struct Way {
     /// Whether SIPp loses messages.
     pub(super) loses: bool,
     pub(super) calls: u32,
-    /// How many of [`CASES`] there are.
+    /// How many of [`CASES`] run.
     pub(super) cases: usize,
 }
 
-const WAYS: [Way; 5] = [
-    Way {
+const TRANSPORT_CASES: [CallTransports; 5] = [
+    CallTransports {
         name: "UDP",
         caller: "udp",
         callee: "udp",
@@ -137,7 +137,7 @@ const WAYS: [Way; 5] = [
         calls: 40,
         cases: 1,
     },
-    Way {
+    CallTransports {
         name: "UDP with loss",
         caller: "udp",
         callee: "udp",
@@ -146,7 +146,7 @@ const WAYS: [Way; 5] = [
         // SIPp repeats nothing that is lost after a second 180, so the last two cases would hang.
         cases: CASES.len() - 2,
     },
-    Way {
+    CallTransports {
         name: "TCP",
         caller: "tcp",
         callee: "tcp",
@@ -155,7 +155,7 @@ const WAYS: [Way; 5] = [
         cases: CASES.len(),
     },
     // The transport changes at the proxy in the dialogs of the first two cases.
-    Way {
+    CallTransports {
         name: "UDP to TCP",
         caller: "udp",
         callee: "tcp",
@@ -163,7 +163,7 @@ const WAYS: [Way; 5] = [
         calls: 40,
         cases: 2,
     },
-    Way {
+    CallTransports {
         name: "TCP to UDP",
         caller: "tcp",
         callee: "udp",
@@ -175,33 +175,33 @@ const WAYS: [Way; 5] = [
 
 /// Runs all cases.
 pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
-    let callees = WAYS
+    let callees = TRANSPORT_CASES
         .iter()
         .enumerate()
-        .flat_map(|(way, w)| (0..w.cases).map(move |case| user(way, case)));
-    let pracked = (0..PRACK_WAYS.len()).map(|way| user(way, CASES.len()));
-    let users = std::iter::once(CALLER.to_owned())
+        .flat_map(|(transports, w)| (0..w.cases).map(move |case| user(transports, case)));
+    let pracked = (0..PRACK_TRANSPORTS.len()).map(|transports| user(transports, CASES.len()));
+    let users = std::iter::once(CALLER_USER.to_owned())
         .chain(callees)
         .chain(pracked);
     let users: Vec<String> = users.collect();
     // SIPp 3.6 answers the first challenge, and knows MD5 alone.
     let more = "digest_algorithms = [\"MD5\"]\n";
     let mut domain = Domain::start(binary, logs, "sip-proxy", &users, ["", more])?;
-    let bench = Bench {
+    let sipp_runner = SippRunner {
         registrar: domain.address(),
         sources: root.join("interop/sip-proxy"),
         logs,
     };
     let mut tally = Tally::default();
-    for (number, way) in WAYS.iter().enumerate() {
-        let bench = &bench;
+    for (number, transports) in TRANSPORT_CASES.iter().enumerate() {
+        let sipp_runner = &sipp_runner;
         // At once, as the times of retransmissions are most of what they take.
         let outcomes: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = CASES[..way.cases]
+            let threads: Vec<_> = CASES[..transports.cases]
                 .iter()
                 .enumerate()
                 .map(|(place, case)| {
-                    scope.spawn(move || bench.case(case, way, &user(number, place)))
+                    scope.spawn(move || sipp_runner.case(case, transports, &user(number, place)))
                 })
                 .collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<String>>| {
@@ -211,11 +211,14 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
             threads.into_iter().map(join).collect()
         });
         for (case, outcome) in CASES.iter().zip(&outcomes) {
-            tally.record(&format!("SIPp: {} over {}", case.name, way.name), outcome);
+            tally.record(
+                &format!("SIPp: {} over {}", case.name, transports.name),
+                outcome,
+            );
         }
     }
-    for (number, (caller, callee)) in PRACK_WAYS.into_iter().enumerate() {
-        let way = Way {
+    for (number, (caller, callee)) in PRACK_TRANSPORTS.into_iter().enumerate() {
+        let transports = CallTransports {
             name: "",
             caller,
             callee,
@@ -223,42 +226,42 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
             calls: 40,
             cases: 1,
         };
-        let outcome = bench.case(&PRACK, &way, &user(number, CASES.len()));
-        let name = format!("SIPp: {} from {caller} to {callee}", PRACK.name);
+        let outcome = sipp_runner.case(&PRACK_CASE, &transports, &user(number, CASES.len()));
+        let name = format!("SIPp: {} from {caller} to {callee}", PRACK_CASE.name);
         tally.record(&name, &outcome);
     }
     tally.record("the SIP proxy stops when asked", &domain.finish());
     Ok(tally)
 }
 
-/// Who is called in a case.
-fn user(way: usize, case: usize) -> String {
-    format!("u{way}{case}")
+/// The user that a case calls.
+fn user(transports: usize, case: usize) -> String {
+    format!("u{transports}{case}")
 }
 
-/// A scenario, and the code that it is about, if it is about one.
-pub(super) type Role = (&'static str, u16);
+/// A scenario, and the status code in it; 0 for none.
+pub(super) type ScenarioRole = (&'static str, u16);
 
-/// Who is called, and by way of whom.
-pub(super) struct Call<'a> {
+/// The called user, and the next hop of the caller.
+pub(super) struct SippCall<'a> {
     pub(super) name: &'a str,
     /// The URI that is called.
     pub(super) target: &'a str,
-    /// Where the caller sends its requests.
+    /// The address to which the caller sends its requests.
     pub(super) to: SocketAddr,
 }
 
-pub(super) struct Bench<'a> {
+pub(super) struct SippRunner<'a> {
     pub(super) registrar: SocketAddr,
     /// The folder of the scenarios.
     pub(super) sources: PathBuf,
     pub(super) logs: &'a Path,
 }
 
-impl Bench<'_> {
-    /// Calls a user at all contacts, each of which is bound first.
-    fn case(&self, case: &Case, way: &Way, user: &str) -> Result<String> {
-        let call = Call {
+impl SippRunner<'_> {
+    /// Registers the contacts of a user, and calls the user.
+    fn case(&self, case: &Case, transports: &CallTransports, user: &str) -> Result<String> {
+        let call = SippCall {
             name: user,
             target: &format!("sip:{user}@example.org"),
             to: self.registrar,
@@ -267,48 +270,53 @@ impl Bench<'_> {
         for (place, callee) in case.callees.iter().enumerate() {
             let name = format!("{user}-{place}");
             let port = free_port()?;
-            callees.push(self.callee(&call, *callee, &name, way, port)?);
-            self.register(user, &name, way, port)?;
+            callees.push(self.callee(&call, *callee, &name, transports, port)?);
+            self.register(user, &name, transports, port)?;
         }
-        self.caller(&call, case.caller, callees, way)
+        self.caller(&call, case.caller, callees, transports)
     }
 
-    /// Starts who answers.
+    /// Starts the called side.
     pub(super) fn callee(
         &self,
-        call: &Call<'_>,
-        (scenario, code): Role,
+        call: &SippCall<'_>,
+        (scenario, code): ScenarioRole,
         name: &str,
-        way: &Way,
+        transports: &CallTransports,
         port: u16,
     ) -> Result<Process> {
         let fill = [
             ("TARGET", call.target.to_owned()),
             ("CODE", code.to_string()),
         ];
-        let file = self.scenario(scenario, name, way, &fill)?;
-        let command = self.command(&file, way.callee, way, (call.to, port));
+        let file = self.scenario(scenario, name, transports, &fill)?;
+        let command = self.command(&file, transports.callee, transports, (call.to, port));
         let log = self.logs.join(format!("sip-proxy-{name}.log"));
         let mut callee = Process::start("SIPp", command, log)?;
-        wait_until_taken(&mut callee, port, way.callee)?;
+        wait_until_taken(&mut callee, port, transports.callee)?;
         Ok(callee)
     }
 
-    /// Calls, and waits until all have ended.
+    /// Starts the caller, and waits for the end of both sides.
     pub(super) fn caller(
         &self,
-        call: &Call<'_>,
-        (scenario, code): Role,
+        call: &SippCall<'_>,
+        (scenario, code): ScenarioRole,
         mut callees: Vec<Process>,
-        way: &Way,
+        transports: &CallTransports,
     ) -> Result<String> {
         let name = format!("{}-caller", call.name);
         let fill = [
             ("TARGET", call.target.to_owned()),
             ("CODE", code.to_string()),
         ];
-        let file = self.scenario(scenario, &name, way, &fill)?;
-        let mut command = self.command(&file, way.caller, way, (call.to, free_port()?));
+        let file = self.scenario(scenario, &name, transports, &fill)?;
+        let mut command = self.command(
+            &file,
+            transports.caller,
+            transports,
+            (call.to, free_port()?),
+        );
         command.args(["-auth_uri", call.target.trim_start_matches("sip:")]);
         let log = self.logs.join(format!("sip-proxy-{name}.log"));
         let mut caller = Process::start("SIPp", command, log)?;
@@ -316,12 +324,18 @@ impl Bench<'_> {
         for callee in &mut callees {
             ended_well("a callee", callee)?;
         }
-        Ok(format!("{} calls", way.calls))
+        Ok(format!("{} calls", transports.calls))
     }
 
-    /// Binds a contact to the user.
-    pub(super) fn register(&self, user: &str, name: &str, way: &Way, port: u16) -> Result<()> {
-        let transport = way.callee;
+    /// Registers a contact of the user.
+    pub(super) fn register(
+        &self,
+        user: &str,
+        name: &str,
+        transports: &CallTransports,
+        port: u16,
+    ) -> Result<()> {
+        let transport = transports.callee;
         // With `transport=udp` the proxy would use the flow of the registration, which is another SIPp's.
         let parameter = if transport == "tcp" {
             ";transport=tcp"
@@ -330,12 +344,12 @@ impl Bench<'_> {
         };
         let contact = format!("sip:{user}@127.0.0.1:{port}{parameter}");
         let name = format!("{name}-register");
-        let clean = Way {
+        let clean = CallTransports {
             loses: false,
             calls: 1,
-            ..*way
+            ..*transports
         };
-        let file = self.scenario("register", &name, way, &[("CONTACT", contact)])?;
+        let file = self.scenario("register", &name, transports, &[("CONTACT", contact)])?;
         let mut command = self.command(&file, transport, &clean, (self.registrar, free_port()?));
         command.args(["-s", user, "-au", user, "-ap", PASSWORD]);
         // SIPp's own choice is the address of the server.
@@ -345,12 +359,12 @@ impl Bench<'_> {
         ended_well("the registration", &mut process)
     }
 
-    /// A scenario with the places filled in that are not SIPp's to fill. Returns the file.
+    /// Writes a scenario in which the placeholders of this module are replaced. Returns the file.
     fn scenario(
         &self,
         scenario: &str,
         name: &str,
-        way: &Way,
+        transports: &CallTransports,
         fill: &[(&str, String)],
     ) -> Result<PathBuf> {
         let read = |name: &str| {
@@ -358,23 +372,30 @@ impl Bench<'_> {
             std::fs::read_to_string(&file).with_context(|| file.display().to_string())
         };
         let mut text = read(scenario)?.replace("<!-- INVITE -->", &read("invite")?);
-        // Where messages are lost, a BYE may come before its ACK, and repetitions after the end.
+        // If messages are lost, a BYE may arrive before the ACK, and retransmissions after the end.
         let lossy = [
             (
                 "ACK_IS_OPTIONAL",
                 // Not `global`: with it, an ACK after the BYE would end the timeout of the next `recv`.
-                if way.loses { "true" } else { "false" },
+                if transports.loses { "true" } else { "false" },
             ),
-            ("TIMEWAIT", if way.loses { TIMEWAIT } else { "100" }),
+            (
+                "TIMEWAIT",
+                if transports.loses { TIMEWAIT_MS } else { "100" },
+            ),
         ];
-        // A repetition of the first INVITE would be taken for the second.
-        if way.loses
+        // SIPp would take a retransmission of the first INVITE for the second INVITE.
+        if transports.loses
             && let Some((before, rest)) = text.split_once("<!-- SECOND -->")
         {
             let (_, behind) = rest.split_once("<!-- END -->").context("no END")?;
             text = [before, behind].concat();
         }
-        let bye = if way.loses { BYE_WITH_LOSS } else { BYE };
+        let bye = if transports.loses {
+            BYE_TEXTS_WITH_LOSS
+        } else {
+            BYE_TEXTS
+        };
         for (place, value) in lossy.into_iter().chain(bye) {
             text = text.replace(place, value);
         }
@@ -390,7 +411,7 @@ impl Bench<'_> {
         &self,
         file: &Path,
         transport: &str,
-        way: &Way,
+        transports: &CallTransports,
         (to, port): (SocketAddr, u16),
     ) -> std::process::Command {
         let mut command = process::command("sipp");
@@ -398,12 +419,12 @@ impl Bench<'_> {
         command.arg("-sf").arg(file);
         let transport = if transport == "tcp" { "t1" } else { "u1" };
         command.args(["-t", transport, "-i", "127.0.0.1", "-nostdin"]);
-        command.args(["-m", &way.calls.to_string(), "-r", "40", "-l", "40"]);
+        command.args(["-m", &transports.calls.to_string(), "-r", "40", "-l", "40"]);
         command.args(["-max_retrans", "10", "-max_invite_retrans", "10"]);
-        command.args(["-timeout", SIPP_TIMEOUT, "-timeout_error"]);
-        // A second 180, and what comes again too late for the scenario, ends no call.
+        command.args(["-timeout", SIPP_TIMEOUT_S, "-timeout_error"]);
+        // So a second 180 and late retransmissions end no call.
         command.args(["-default_behaviors", "none"]);
-        if way.loses {
+        if transports.loses {
             command.args(["-lost", "10"]);
         }
         command.current_dir(self.logs);
@@ -411,9 +432,9 @@ impl Bench<'_> {
     }
 }
 
-/// SIPp says nothing that could be waited for; the port is taken when it listens.
+/// Waits until SIPp listens. It prints nothing, so this checks whether the port is in use.
 pub(super) fn wait_until_taken(process: &mut Process, port: u16, transport: &str) -> Result<()> {
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     while !is_taken(port, transport) {
         process.assert_running()?;
         ensure!(Instant::now() < deadline, "it is deaf: {}", process.tail());
@@ -422,9 +443,9 @@ pub(super) fn wait_until_taken(process: &mut Process, port: u16, transport: &str
     Ok(())
 }
 
-/// SIPp's exit status is 0 if no call has failed.
+/// Checks the exit status of SIPp, which is 0 if no call has failed.
 pub(super) fn ended_well(who: &str, process: &mut Process) -> Result<()> {
-    match process.wait(LIMIT)? {
+    match process.wait(CASE_TIMEOUT)? {
         Ended::Exited(status) if status.success() => Ok(()),
         Ended::Exited(status) => anyhow::bail!("{who} ended with {status}: {}", process.tail()),
         Ended::Killed => anyhow::bail!("{who} hung: {}", process.tail()),

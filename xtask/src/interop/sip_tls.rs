@@ -16,29 +16,29 @@ use serde_json::json;
 
 use super::baresip;
 use super::certificate::Certificate;
-use super::sip::{Bench, START, finish, free_port, start};
+use super::sip::{START_TIMEOUT, SipTestServer, finish, free_port, start};
 use super::web_server::WebServer;
 use super::webdriver::Browser;
 use super::{packages, program};
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
-/// How long one peer may take.
-const LIMIT: Duration = Duration::from_secs(90);
+/// How long one peer program may run.
+const PEER_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long baresip calls before it hangs up and ends.
-const CALL_SECONDS: &str = "3";
+const CALL_TIME_S: &str = "3";
 
-/// Packages that are no Debian packages.
-pub(crate) struct Packages {
+/// Installed packages that Debian does not have.
+pub(crate) struct InstalledPackages {
     pub(crate) pjsua2: PathBuf,
     pub(crate) sip_js: PathBuf,
 }
 
-/// A server over TLS and WSS, and what its peers trust.
-struct Secure<'a> {
-    bench: Bench<'a>,
+/// A server over TLS and WSS, and the authority that its peers trust.
+struct TlsServer<'a> {
+    sip_server: SipTestServer<'a>,
     certificate: &'a Certificate,
-    /// Of another authority.
+    /// The certificate of another authority.
     stranger: Certificate,
     tls: u16,
     wss: u16,
@@ -50,7 +50,7 @@ pub(crate) fn run(
     root: &Path,
     logs: &Path,
     certificate: &Certificate,
-    packages: &Packages,
+    packages: &InstalledPackages,
 ) -> Result<Tally> {
     let binary = &binary.canonicalize().context("no such binary")?;
     let chain = certificate.chain.display();
@@ -65,43 +65,43 @@ pub(crate) fn run(
         &pair,
         &next_hops,
     ];
-    let mut bench = start(binary, root, logs, "sip-tls-server.log", &settings)?;
+    let mut sip_server = start(binary, root, logs, "sip-tls-server.log", &settings)?;
     let mut port_of = |scheme: &str| {
-        bench.server.wait_for(START, |output| {
+        sip_server.process.wait_for(START_TIMEOUT, |output| {
             let (_, rest) = output.split_once(&format!(" {scheme}127.0.0.1:"))?;
             rest.split_whitespace().next()?.parse().ok()
         })
     };
-    let mut secure = Secure {
+    let mut tls_server = TlsServer {
         tls: port_of("sips:")?,
         wss: port_of("wss://")?,
         stranger: Certificate::make(&logs.join("stranger"))?,
         certificate,
-        bench,
+        sip_server,
     };
     let mut tally = Tally::default();
-    phone(&secure, &mut tally);
-    tally.add(pjsua(&secure, &packages.pjsua2)?);
-    let outcome = sip_js(&secure, &packages.sip_js);
+    phone(&tls_server, &mut tally);
+    tally.add(pjsua(&tls_server, &packages.pjsua2)?);
+    let outcome = sip_js(&tls_server, &packages.sip_js);
     tally.record("SIP.js in Chromium registers and calls over WSS", &outcome);
-    kamailio(&secure, &mut tally);
-    let outcome = finish(&mut secure.bench);
+    kamailio(&tls_server, &mut tally);
+    let outcome = finish(&mut tls_server.sip_server);
     tally.record("the SIP server over TLS stops when asked", &outcome);
     Ok(tally)
 }
 
 /// Runs baresip, which registers, calls, and ends after a while. Returns all that it prints.
-fn run_baresip(secure: &Secure<'_>) -> Result<String> {
-    let folder = secure.bench.logs.join("baresip");
+fn run_baresip(tls_server: &TlsServer<'_>) -> Result<String> {
+    let folder = tls_server.sip_server.logs.join("baresip");
     std::fs::create_dir_all(&folder)?;
-    let authority = secure.certificate.authority.display();
+    let authority = tls_server.certificate.authority.display();
     let modules = baresip::module_folder()?;
     let config = format!(
         "module_path {modules}\nmodule g711.so\nmodule ausine.so\nmodule_tmp account.so\nmodule_app menu.so\n\
          sip_listen 127.0.0.1:0\nsip_cafile {authority}\n\
          audio_player ausine,440\naudio_source ausine,440\naudio_alert ausine,440\n"
     );
-    let port = secure.tls;
+    let port = tls_server.tls;
     let account = format!("<sip:alice@127.0.0.1:{port};transport=tls>;auth_pass=x;regint=60\n");
     for (file, text) in [
         ("config", &config[..]),
@@ -112,16 +112,16 @@ fn run_baresip(secure: &Secure<'_>) -> Result<String> {
     }
     let mut command = process::command("baresip");
     command.arg("-f").arg(&folder).arg("-s");
-    command.args(["-t", CALL_SECONDS, "-e"]);
+    command.args(["-t", CALL_TIME_S, "-e"]);
     command.arg(format!("/dial sip:test@127.0.0.1:{port};transport=tls"));
-    let log = secure.bench.logs.join("baresip.log");
+    let log = tls_server.sip_server.logs.join("baresip.log");
     let mut process = Process::start("baresip", command, log)?;
-    let ended = process.wait(LIMIT)?;
+    let ended = process.wait(PEER_TIMEOUT)?;
     ensure!(ended != Ended::Killed, "it hung: {}", process.tail());
     Ok(process.output())
 }
 
-fn phone(secure: &Secure<'_>, tally: &mut Tally) {
+fn phone(tls_server: &TlsServer<'_>, tally: &mut Tally) {
     let registers = |output: &str| {
         let registered = output.contains("200 OK") && output.contains("REGISTER sip:");
         ensure!(registered, "it is not registered");
@@ -138,7 +138,7 @@ fn phone(secure: &Secure<'_>, tally: &mut Tally) {
         );
         Ok("set up and ended".to_owned())
     };
-    let output = run_baresip(secure);
+    let output = run_baresip(tls_server);
     let judge = |judge: &dyn Fn(&str) -> Result<String>| match &output {
         Ok(output) => judge(output),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
@@ -147,28 +147,33 @@ fn phone(secure: &Secure<'_>, tally: &mut Tally) {
     tally.record("baresip calls over TLS", &judge(&calls));
 }
 
-fn pjsua(secure: &Secure<'_>, packages: &Path) -> Result<Tally> {
-    let trusting = run_pjsua(secure, packages, &secure.certificate.authority, &[])?;
-    let mut tally = program::record("PJSIP", trusting, 2, LIMIT)?;
+fn pjsua(tls_server: &TlsServer<'_>, packages: &Path) -> Result<Tally> {
+    let trusting = run_pjsua(tls_server, packages, &tls_server.certificate.authority, &[])?;
+    let mut tally = program::record("PJSIP", trusting, 2, PEER_TIMEOUT)?;
     // Otherwise the cases before do not show that the certificate is verified. A process has one PJSIP.
-    let refusing = run_pjsua(secure, packages, &secure.stranger.authority, &["--refuses"])?;
-    tally.add(program::record("PJSIP", refusing, 1, LIMIT)?);
+    let refusing = run_pjsua(
+        tls_server,
+        packages,
+        &tls_server.stranger.authority,
+        &["--refuses"],
+    )?;
+    tally.add(program::record("PJSIP", refusing, 1, PEER_TIMEOUT)?);
     Ok(tally)
 }
 
 fn run_pjsua(
-    secure: &Secure<'_>,
+    tls_server: &TlsServer<'_>,
     packages: &Path,
     authority: &Path,
     more: &[&str],
 ) -> Result<Process> {
-    let logs = secure.bench.logs;
+    let logs = tls_server.sip_server.logs;
     let name = format!("pjsua2{}", more.concat());
     let mut command = process::command("python3");
     command
         .env("PYTHONPATH", packages)
-        .arg(secure.bench.sources.join("../pjsua2/main.py"))
-        .args(["--port", &secure.tls.to_string()])
+        .arg(tls_server.sip_server.sources.join("../pjsua2/main.py"))
+        .args(["--port", &tls_server.tls.to_string()])
         .arg("--ca")
         .arg(authority)
         .arg("--log")
@@ -177,14 +182,16 @@ fn run_pjsua(
     Process::start("PJSIP", command, logs.join(format!("{name}.log")))
 }
 
-fn sip_js(secure: &Secure<'_>, packages: &Path) -> Result<String> {
-    let page = secure.bench.sources.join("../sip-js/call.html");
+fn sip_js(tls_server: &TlsServer<'_>, packages: &Path) -> Result<String> {
+    let page = tls_server.sip_server.sources.join("../sip-js/call.html");
     std::fs::copy(&page, packages.join("call.html"))?;
-    let web = WebServer::start(packages, secure.bench.logs)?;
-    let browser = Browser::start(secure.bench.logs, |home| secure.certificate.trust_in(home))?;
+    let web = WebServer::start(packages, tls_server.sip_server.logs)?;
+    let browser = Browser::start(tls_server.sip_server.logs, |home| {
+        tls_server.certificate.trust_in(home)
+    })?;
     browser.open(&format!("{}/call.html", web.origin()))?;
     let script = "const [server, host, done] = arguments; phone(server, host).then(done);";
-    let host = format!("localhost:{}", secure.wss);
+    let host = format!("localhost:{}", tls_server.wss);
     let outcome = browser.run(script, &json!([format!("wss://{host}"), host]))?;
     let steps = json!(["connected", "registered", "established", "ended 200"]);
     ensure!(
@@ -195,32 +202,32 @@ fn sip_js(secure: &Secure<'_>, packages: &Path) -> Result<String> {
 }
 
 /// Starts Kamailio over TLS in front of the server: it verifies the server, and its clients verify it.
-fn start_kamailio(secure: &Secure<'_>) -> Result<(Process, u16)> {
-    let bench = &secure.bench;
+fn start_kamailio(tls_server: &TlsServer<'_>) -> Result<(Process, u16)> {
+    let sip_server = &tls_server.sip_server;
     let port = free_port()?;
-    let template = bench.sources.join("kamailio-tls.cfg");
+    let template = sip_server.sources.join("kamailio-tls.cfg");
     let mut text = std::fs::read_to_string(&template)
         .with_context(|| format!("cannot read {}", template.display()))?;
-    let certificate = secure.certificate;
+    let certificate = tls_server.certificate;
     for (name, value) in [
         ("PORT", port.to_string()),
-        ("NEXT", secure.tls.to_string()),
+        ("NEXT", tls_server.tls.to_string()),
         ("CHAIN", certificate.chain.display().to_string()),
         ("KEY", certificate.key.display().to_string()),
         ("AUTHORITY", certificate.authority.display().to_string()),
     ] {
         text = text.replace(name, &value);
     }
-    let file = bench.logs.join("kamailio-tls.cfg");
+    let file = sip_server.logs.join("kamailio-tls.cfg");
     std::fs::write(&file, text)?;
-    let run = bench.logs.join("kamailio-tls-run");
+    let run = sip_server.logs.join("kamailio-tls-run");
     std::fs::create_dir_all(&run)?;
     let mut command = process::command("kamailio");
     command.args(["-DD", "-E", "-m", "64", "-M", "8", "-f"]);
     command.arg(&file).arg("-Y").arg(&run);
-    let log = bench.logs.join("kamailio-tls.log");
+    let log = sip_server.logs.join("kamailio-tls.log");
     let mut proxy = Process::start("Kamailio over TLS", command, log)?;
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         proxy.assert_running()?;
         ensure!(Instant::now() < deadline, "it is deaf: {}", proxy.tail());
@@ -229,25 +236,30 @@ fn start_kamailio(secure: &Secure<'_>) -> Result<(Process, u16)> {
     Ok((proxy, port))
 }
 
-fn kamailio(secure: &Secure<'_>, tally: &mut Tally) {
-    let (mut proxy, port) = match start_kamailio(secure) {
+fn kamailio(tls_server: &TlsServer<'_>, tally: &mut Tally) {
+    let (mut proxy, port) = match start_kamailio(tls_server) {
         Ok(started) => started,
         Err(error) => return tally.record("Kamailio starts with TLS", &Err(error)),
     };
-    let authority = secure.certificate.authority.display().to_string();
+    let authority = tls_server.certificate.authority.display().to_string();
     let uri = format!("sip:test@127.0.0.1:{port};transport=tls");
     for (name, workload) in [
         ("calls through Kamailio over TLS", "call"),
         ("registrations through Kamailio over TLS", "register"),
     ] {
         let trust = ["--ca", &authority];
-        let outcome = secure.bench.load_with(name, &uri, workload, "0%", &trust);
+        let outcome = tls_server
+            .sip_server
+            .load_with(name, &uri, workload, "0%", &trust);
         tally.record(name, &outcome);
     }
-    let stranger = secure.stranger.authority.display().to_string();
+    let stranger = tls_server.stranger.authority.display().to_string();
     let name = "our UAC refuses Kamailio with an unknown authority";
     let trust = ["--ca", &stranger];
-    let outcome = match secure.bench.load_with(name, &uri, "register", "0%", &trust) {
+    let outcome = match tls_server
+        .sip_server
+        .load_with(name, &uri, "register", "0%", &trust)
+    {
         Ok(_) => Err(anyhow::anyhow!("it was accepted")),
         Err(error) if format!("{error:#}").contains("proves nothing that is trusted") => {
             Ok("refused".to_owned())
@@ -255,7 +267,7 @@ fn kamailio(secure: &Secure<'_>, tally: &mut Tally) {
         Err(error) => Err(error),
     };
     tally.record(name, &outcome);
-    let outcome = server_connects(secure, &mut proxy, port);
+    let outcome = server_connects(tls_server, &mut proxy, port);
     tally.record("our server connects to Kamailio over TLS", &outcome);
     let stopped = proxy
         .stop(Duration::from_secs(5))
@@ -265,7 +277,7 @@ fn kamailio(secure: &Secure<'_>, tally: &mut Tally) {
 
 /// A call over UDP that nobody acknowledges, and whose Contact is Kamailio over TLS: that is where the server sends its
 /// BYE.
-fn server_connects(secure: &Secure<'_>, proxy: &mut Process, port: u16) -> Result<String> {
+fn server_connects(tls_server: &TlsServer<'_>, proxy: &mut Process, port: u16) -> Result<String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let here = socket.local_addr()?;
     let invite = format!(
@@ -273,16 +285,19 @@ fn server_connects(secure: &Secure<'_>, proxy: &mut Process, port: u16) -> Resul
          From: <sip:a@example.org>;tag=1\r\nTo: <sip:test@127.0.0.1>\r\nCall-ID: connects\r\nCSeq: 1 INVITE\r\n\
          Max-Forwards: 70\r\nContact: <sip:caller@127.0.0.1:{port};transport=tls>\r\nContent-Length: 0\r\n\r\n"
     );
-    socket.send_to(invite.as_bytes(), (Ipv4Addr::LOCALHOST, secure.bench.port))?;
+    socket.send_to(
+        invite.as_bytes(),
+        (Ipv4Addr::LOCALHOST, tls_server.sip_server.port),
+    )?;
     proxy.wait_for(Duration::from_secs(20), |output| {
         output.contains("BYE of connects over tls").then_some(())
     })?;
     Ok("a BYE came".to_owned())
 }
 
-/// Installs what is no Debian package.
-pub(crate) fn install(sources: &Path, tools: &Path) -> Result<Packages> {
-    Ok(Packages {
+/// Installs the packages that Debian does not have.
+pub(crate) fn install(sources: &Path, tools: &Path) -> Result<InstalledPackages> {
+    Ok(InstalledPackages {
         pjsua2: packages::python("pjsua2", sources, tools)?,
         sip_js: packages::npm("sip-js", sources, tools)?,
     })

@@ -10,14 +10,14 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::domain::Domain;
 use super::sip::free_port;
-use super::sip_proxy::{Bench, CALLER, Call, Way};
+use super::sip_proxy::{CALLER_USER, CallTransports, SippCall, SippRunner};
 use crate::process::{self, Process};
 use crate::tally::Tally;
 
-const CALLED: &str = "bob";
-const START: Duration = Duration::from_secs(10);
+const CALLED_USER: &str = "bob";
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-const WAY: Way = Way {
+const TRANSPORTS: CallTransports = CallTransports {
     name: "UDP and TCP",
     caller: "udp",
     callee: "tcp",
@@ -26,8 +26,8 @@ const WAY: Way = Way {
     cases: 1,
 };
 
-/// What tshark prints of each message.
-const FIELDS: [&str; 6] = [
+/// The fields of each message that tshark prints.
+const TSHARK_FIELDS: [&str; 6] = [
     "sip.Call-ID",
     "sip.CSeq",
     "sip.Method",
@@ -56,14 +56,14 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let more = format!(
         "digest_algorithms = [\"MD5\"]\ntrace_memory = \"4MiB\"\ntrace_hep = [\"127.0.0.1:{collector}\"]\n"
     );
-    let users = [CALLER, CALLED].map(str::to_owned);
+    let users = [CALLER_USER, CALLED_USER].map(str::to_owned);
     let mut domain = Domain::start(binary, logs, "sip-trace", &users, [&first, &more])?;
-    let bench = Bench {
+    let sipp_runner = SippRunner {
         registrar: domain.address(),
         sources: root.join("interop/sip-proxy"),
         logs,
     };
-    let outcome = call(&bench).and_then(|()| {
+    let outcome = call(&sipp_runner).and_then(|()| {
         sngrep.assert_running()?;
         agree(binary, &socket, &captured, logs)
     });
@@ -76,24 +76,30 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
 }
 
 /// One call from SIPp to SIPp.
-fn call(bench: &Bench<'_>) -> Result<()> {
+fn call(sipp_runner: &SippRunner<'_>) -> Result<()> {
     let port = free_port()?;
-    let call = Call {
+    let call = SippCall {
         name: "sip-trace",
-        target: &format!("sip:{CALLED}@example.org"),
-        to: bench.registrar,
+        target: &format!("sip:{CALLED_USER}@example.org"),
+        to: sipp_runner.registrar,
     };
-    let callee = bench.callee(&call, ("callee-answers", 0), "sip-trace-0", &WAY, port)?;
-    bench.register(CALLED, "sip-trace-0", &WAY, port)?;
-    bench.caller(&call, ("caller-hangs-up", 0), vec![callee], &WAY)?;
+    let callee = sipp_runner.callee(
+        &call,
+        ("callee-answers", 0),
+        "sip-trace-0",
+        &TRANSPORTS,
+        port,
+    )?;
+    sipp_runner.register(CALLED_USER, "sip-trace-0", &TRANSPORTS, port)?;
+    sipp_runner.caller(&call, ("caller-hangs-up", 0), vec![callee], &TRANSPORTS)?;
     Ok(())
 }
 
-/// Both captures have the same messages of the call.
+/// Checks that both captures have the same messages of the call.
 fn agree(binary: &Path, socket: &Path, captured: &Path, logs: &Path) -> Result<String> {
     let mut by_hep = BTreeSet::new();
     let mut call_id = String::new();
-    let deadline = std::time::Instant::now() + START;
+    let deadline = std::time::Instant::now() + START_TIMEOUT;
     // sngrep writes the file a little later.
     while !by_hep.iter().any(|line: &String| line.contains("\tBYE\t")) {
         ensure!(
@@ -157,7 +163,7 @@ fn messages(file: &Path) -> Result<Vec<String>> {
         .arg("-r")
         .arg(file)
         .args(["-Y", "sip", "-T", "fields"]);
-    for field in FIELDS {
+    for field in TSHARK_FIELDS {
         command.args(["-e", field]);
     }
     let output = command.output().context("cannot run tshark")?;

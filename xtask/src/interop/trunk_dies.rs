@@ -14,8 +14,8 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::domain::Domain;
-use super::sip::{START, free_port};
-use super::trunk_wire::{Seen, read, seconds_between};
+use super::sip::{START_TIMEOUT, free_port};
+use super::trunk_wire::{LoggedMessage, read, seconds_between};
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
@@ -127,12 +127,14 @@ impl Bench<'_> {
     fn trunk(&self, (name, ip): (&str, Ipv4Addr), case: &str) -> Result<Process> {
         let mut command = process::command("sipp");
         command.args(["-i", &ip.to_string(), "-p", &self.port.to_string()]);
-        command.arg("-sf").arg(self.sources.join("trunk-answers.xml"));
+        command
+            .arg("-sf")
+            .arg(self.sources.join("trunk-answers.xml"));
         command.args(["-t", "u1", "-nostdin", "-default_behaviors", "none"]);
         command.current_dir(self.logs);
         let log = self.logs.join(format!("trunk-dies-{case}-{name}.log"));
         let mut trunk = Process::start("SIPp as a trunk", command, log)?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         while UdpSocket::bind((ip, self.port)).is_ok() {
             trunk.assert_running()?;
             ensure!(Instant::now() < deadline, "{name} does not listen");
@@ -159,7 +161,10 @@ impl Bench<'_> {
         command.args(["-m", &CALLS.to_string(), "-r", &PER_SECOND.to_string()]);
         command.args(["-t", "u1", "-nostdin", "-l", "2000"]);
         command.args(["-default_behaviors", "none", "-timeout", "50"]);
-        command.arg("-trace_msg").arg("-message_file").arg(&messages);
+        command
+            .arg("-trace_msg")
+            .arg("-message_file")
+            .arg(&messages);
         command.current_dir(self.logs);
         let log = self.logs.join(format!("trunk-dies-{case}.log"));
         let caller = Process::start("SIPp as a caller", command, log)?;
@@ -197,7 +202,7 @@ fn trunk_of(to: &str) -> Option<u32> {
 }
 
 /// Reads what became of each call.
-fn calls_of(messages: &[Seen]) -> Result<BTreeMap<&str, Call>> {
+fn calls_of(messages: &[LoggedMessage]) -> Result<BTreeMap<&str, Call>> {
     let mut calls: BTreeMap<&str, Call> = BTreeMap::new();
     for message in messages {
         let call = calls.entry(&message.call_id).or_default();
@@ -231,7 +236,7 @@ fn calls_of(messages: &[Seen]) -> Result<BTreeMap<&str, Call>> {
 }
 
 /// Checks each call. `trunks` are the process ids of the dead trunk and of the other one.
-fn judge(messages: &[Seen], [dead, other]: [u32; 2]) -> Result<Outcome> {
+fn judge(messages: &[LoggedMessage], [dead, other]: [u32; 2]) -> Result<Outcome> {
     let calls = calls_of(messages)?;
     let count = calls.len();
     ensure!(count == CALLS as usize, "{count} of {CALLS} calls");
@@ -273,8 +278,14 @@ fn judge(messages: &[Seen], [dead, other]: [u32; 2]) -> Result<Outcome> {
 mod tests {
     use super::*;
 
-    fn message(call: u32, at: f64, is_received: bool, start_line: &str, more: [&str; 2]) -> Seen {
-        Seen {
+    fn message(
+        call: u32,
+        at: f64,
+        is_received: bool,
+        start_line: &str,
+        more: [&str; 2],
+    ) -> LoggedMessage {
+        LoggedMessage {
             at,
             is_received,
             start_line: start_line.to_owned(),
@@ -286,18 +297,42 @@ mod tests {
     }
 
     /// Process 7 dies after 100 calls, the last 20 of which ring. All others have process 8.
-    fn good() -> Vec<Seen> {
+    fn good() -> Vec<LoggedMessage> {
         let mut all = Vec::new();
         for call in 0..CALLS {
             let trunk = if call < 100 { 7 } else { 8 };
             let to = &format!("<sip:+4930123@example.org>;tag={trunk}s{call}");
             let at = f64::from(call);
-            all.push(message(call, at, false, "INVITE sip:a SIP/2.0", ["", "1 INVITE"]));
-            all.push(message(call, at, true, "SIP/2.0 180 Ringing", [to, "1 INVITE"]));
+            all.push(message(
+                call,
+                at,
+                false,
+                "INVITE sip:a SIP/2.0",
+                ["", "1 INVITE"],
+            ));
+            all.push(message(
+                call,
+                at,
+                true,
+                "SIP/2.0 180 Ringing",
+                [to, "1 INVITE"],
+            ));
             if !(80..100).contains(&call) {
                 let took = if call == 100 { 2.5 } else { 0.3 };
-                all.push(message(call, at + took, true, "SIP/2.0 200 OK", [to, "1 INVITE"]));
-                all.push(message(call, at + 3.0, true, "SIP/2.0 200 OK", [to, "2 BYE"]));
+                all.push(message(
+                    call,
+                    at + took,
+                    true,
+                    "SIP/2.0 200 OK",
+                    [to, "1 INVITE"],
+                ));
+                all.push(message(
+                    call,
+                    at + 3.0,
+                    true,
+                    "SIP/2.0 200 OK",
+                    [to, "2 BYE"],
+                ));
             }
         }
         all
@@ -316,12 +351,19 @@ mod tests {
         };
         let place = |call: u32, start: &str, cseq: &str| {
             let id = format!("{call}-1@127.0.0.5");
-            let is_it =
-                |it: &Seen| it.call_id == id && it.start_line.starts_with(start) && it.cseq == cseq;
+            let is_it = |it: &LoggedMessage| {
+                it.call_id == id && it.start_line.starts_with(start) && it.cseq == cseq
+            };
             good().iter().position(is_it).unwrap()
         };
         // Without the BYE's response: at the dead trunk, and at the other one.
-        assert_eq!(without(place(3, "SIP/2.0 200", "2 BYE")).0.unwrap().lost_answered, 1);
+        assert_eq!(
+            without(place(3, "SIP/2.0 200", "2 BYE"))
+                .0
+                .unwrap()
+                .lost_answered,
+            1
+        );
         assert!(without(place(300, "SIP/2.0 200", "2 BYE")).0.is_err());
         // Lost before it rang, and lost at the other trunk.
         assert!(without(place(90, "SIP/2.0 180", "1 INVITE")).0.is_err());

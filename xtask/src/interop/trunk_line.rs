@@ -10,21 +10,21 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::domain::{Domain, PASSWORD};
 use super::sip::free_port;
-use super::sip_proxy::{Bench, CALLER, Call, Way};
-use super::sip_trunk::{TRUNK, run_kamailio};
-use super::trunk_states::States;
+use super::sip_proxy::{CALLER_USER, CallTransports, SippCall, SippRunner};
+use super::sip_trunk::{TRUNK_IP, run_kamailio};
+use super::trunk_states::TrunkStates;
 use crate::process::Process;
 use crate::tally::Tally;
 
-/// The user of hairpin whom the carrier knows.
-const OFFICE: &str = "office";
+/// The user of hairpin that the carrier knows.
+const OFFICE_USER: &str = "office";
 /// How long a change of the registration may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longer than the registration that Kamailio grants.
-const LATER: Duration = Duration::from_secs(6);
-const STEP: Duration = Duration::from_millis(100);
+const AFTER_EXPIRY: Duration = Duration::from_secs(6);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-const WAY: Way = Way {
+const TRANSPORTS: CallTransports = CallTransports {
     name: "UDP",
     caller: "udp",
     callee: "udp",
@@ -33,11 +33,11 @@ const WAY: Way = Way {
     cases: 1,
 };
 
-struct Line<'a> {
-    bench: Bench<'a>,
-    states: States<'a>,
+struct TrunkLine<'a> {
+    sipp_runner: SippRunner<'a>,
+    states: TrunkStates<'a>,
     carrier: SocketAddr,
-    /// Where Kamailio sends calls for others than the office.
+    /// The port to which Kamailio sends calls for other users than the office.
     next: u16,
     domain: Domain,
     _kamailio: Process,
@@ -72,14 +72,14 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<Line<'a>> {
-    let (carrier, next) = (SocketAddr::from((TRUNK, free_port()?)), free_port()?);
+fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<TrunkLine<'a>> {
+    let (carrier, next) = (SocketAddr::from((TRUNK_IP, free_port()?)), free_port()?);
     let template = root.join("interop/sip-proxy/kamailio-line.cfg");
     let mut config = std::fs::read_to_string(&template)
         .with_context(|| format!("cannot read {}", template.display()))?;
     for (place, value) in [
         ("NEXT", format!("127.0.0.1:{next}")),
-        ("ADDRESS", TRUNK.to_string()),
+        ("ADDRESS", TRUNK_IP.to_string()),
         ("PORT", carrier.port().to_string()),
     ] {
         config = config.replace(place, &value);
@@ -90,7 +90,7 @@ fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<Line<'a>> 
     let trunk = |name: &str, user: &str, password: &str| {
         format!(
             "[[sip.trunk]]\nname = \"{name}\"\nto = [\"sip:{carrier}\"]\nprobe_interval = \"0s\"\n\
-             domain = \"carrier.example\"\nuser = \"{OFFICE}\"\npassword = \"{password}\"\nrealm = \"carrier.example\"\n\
+             domain = \"carrier.example\"\nuser = \"{OFFICE_USER}\"\npassword = \"{password}\"\nrealm = \"carrier.example\"\n\
              register = \"sip:{user}@carrier.example\"\n\
              register_contact = \"sip:{user}@127.0.0.1:OWN_PORT\"\n"
         )
@@ -98,18 +98,18 @@ fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<Line<'a>> 
     // The second one never registers: its password is wrong.
     let more = format!(
         "digest_algorithms = [\"MD5\"]\n{}{}[[sip.route]]\ndomains = [\"carrier.example\"]\ntrunks = [\"line\"]\n",
-        trunk("line", OFFICE, PASSWORD),
-        trunk("wrong", OFFICE, "guessed"),
+        trunk("line", OFFICE_USER, PASSWORD),
+        trunk("wrong", OFFICE_USER, "guessed"),
     );
-    let users = [CALLER, OFFICE].map(str::to_owned);
+    let users = [CALLER_USER, OFFICE_USER].map(str::to_owned);
     let domain = Domain::start(binary, logs, "trunk-line", &users, [&first, &more])?;
-    Ok(Line {
-        bench: Bench {
+    Ok(TrunkLine {
+        sipp_runner: SippRunner {
             registrar: domain.address(),
             sources: root.join("interop/sip-proxy"),
             logs,
         },
-        states: States { binary, socket },
+        states: TrunkStates { binary, socket },
         carrier,
         next,
         domain,
@@ -117,12 +117,15 @@ fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<Line<'a>> 
     })
 }
 
-impl Line<'_> {
+impl TrunkLine<'_> {
     fn registers(&mut self) -> Result<String> {
         let begun = Instant::now();
         while self.states.trunk("line")?["registered"] != true {
-            ensure!(begun.elapsed() < LIMIT, "it is not registered");
-            sleep(STEP);
+            ensure!(
+                begun.elapsed() < REGISTRATION_TIMEOUT,
+                "it is not registered"
+            );
+            sleep(POLL_INTERVAL);
         }
         Ok(format!("after {:.1} s", begun.elapsed().as_secs_f64()))
     }
@@ -131,42 +134,46 @@ impl Line<'_> {
     fn is_called(&mut self) -> Result<String> {
         let mut told = String::new();
         let port = free_port()?;
-        for (number, pause) in [Duration::ZERO, LATER].into_iter().enumerate() {
+        for (number, pause) in [Duration::ZERO, AFTER_EXPIRY].into_iter().enumerate() {
             sleep(pause);
             let name = format!("line-in-{number}");
-            let call = Call {
+            let call = SippCall {
                 name: &name,
-                target: &format!("sip:{OFFICE}@carrier.example"),
+                target: &format!("sip:{OFFICE_USER}@carrier.example"),
                 to: self.carrier,
             };
             let role = ("callee-answers", 0);
-            let callee = self
-                .bench
-                .callee(&call, role, &format!("{name}-0"), &WAY, port)?;
+            let callee =
+                self.sipp_runner
+                    .callee(&call, role, &format!("{name}-0"), &TRANSPORTS, port)?;
             if number == 0 {
-                self.bench.register(OFFICE, "line-in", &WAY, port)?;
+                self.sipp_runner
+                    .register(OFFICE_USER, "line-in", &TRANSPORTS, port)?;
             }
-            let calls = self
-                .bench
-                .caller(&call, ("caller-hangs-up", 0), vec![callee], &WAY)?;
-            told = format!("twice {calls}, {} s apart", LATER.as_secs());
+            let calls = self.sipp_runner.caller(
+                &call,
+                ("caller-hangs-up", 0),
+                vec![callee],
+                &TRANSPORTS,
+            )?;
+            told = format!("twice {calls}, {} s apart", AFTER_EXPIRY.as_secs());
         }
         Ok(told)
     }
 
     /// A user of hairpin calls somebody behind Kamailio, and knows no password of Kamailio.
     fn calls(&mut self) -> Result<String> {
-        let call = Call {
+        let call = SippCall {
             name: "line-out",
             target: "sip:kim@carrier.example",
-            to: self.bench.registrar,
+            to: self.sipp_runner.registrar,
         };
         let role = ("callee-answers", 0);
         let callee = self
-            .bench
-            .callee(&call, role, "line-out-0", &WAY, self.next)?;
-        self.bench
-            .caller(&call, ("caller-hangs-up", 0), vec![callee], &WAY)
+            .sipp_runner
+            .callee(&call, role, "line-out-0", &TRANSPORTS, self.next)?;
+        self.sipp_runner
+            .caller(&call, ("caller-hangs-up", 0), vec![callee], &TRANSPORTS)
     }
 
     fn is_refused(&mut self) -> Result<String> {

@@ -13,50 +13,50 @@ use serde_json::Value;
 
 use super::domain::Domain;
 use super::sip::free_port;
-use super::sip_proxy::{Bench, CALLER, Call, Way};
-use super::sip_trunk::{TRUNK, start_kamailio};
+use super::sip_proxy::{CALLER_USER, CallTransports, SippCall, SippRunner};
+use super::sip_trunk::{TRUNK_IP, start_kamailio};
 use crate::process::{self, Process};
 use crate::tally::Tally;
 
-/// The address of the trunk that SIPp is.
-const SIPP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
-/// Longer than any change of a state takes.
-const LIMIT: Duration = Duration::from_secs(30);
-const STEP: Duration = Duration::from_millis(50);
+/// The address of the trunk that is a SIPp.
+const SIPP_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+/// How long a change of a state may take.
+const STATE_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How many calls a case makes.
-const CALLS: u32 = 10;
+const CALL_COUNT: u32 = 10;
 
-const WAY: Way = Way {
+const TRANSPORTS: CallTransports = CallTransports {
     name: "UDP",
     caller: "udp",
     callee: "udp",
     loses: false,
-    calls: CALLS,
+    calls: CALL_COUNT,
     cases: 1,
 };
 
-/// What SIPp responds as a trunk.
-struct Answers {
+/// The responses of SIPp as a trunk.
+struct TrunkResponses {
     code: u16,
     /// Header lines of the response to an INVITE.
     lines: &'static str,
 }
 
-const PLAIN: Answers = Answers {
+const PLAIN_RESPONSES: TrunkResponses = TrunkResponses {
     code: 503,
     lines: "Server: SIPp",
 };
 
-/// What `hairpin sip trunks` says of a server with this control socket.
-pub(super) struct States<'a> {
+/// Reads the states of trunks with `hairpin sip trunks`.
+pub(super) struct TrunkStates<'a> {
     pub(super) binary: &'a Path,
     pub(super) socket: PathBuf,
 }
 
 /// A server with the two trunks, in this order.
-struct Trunks<'a> {
-    bench: Bench<'a>,
-    states: States<'a>,
+struct TwoTrunks<'a> {
+    sipp_runner: SippRunner<'a>,
+    states: TrunkStates<'a>,
     domain: Domain,
     sipp: u16,
     kamailio: u16,
@@ -75,18 +75,18 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     };
     let more = format!(
         "digest_algorithms = [\"MD5\"]\n{}{}[[sip.route]]\nprefixes = [\"+49\"]\ntrunks = [\"sipp\", \"kamailio\"]\n",
-        trunk("sipp", (SIPP, sipp).into()),
-        trunk("kamailio", (TRUNK, kamailio).into()),
+        trunk("sipp", (SIPP_IP, sipp).into()),
+        trunk("kamailio", (TRUNK_IP, kamailio).into()),
     );
-    let users = [CALLER.to_owned()];
+    let users = [CALLER_USER.to_owned()];
     let domain = Domain::start(binary, logs, "trunk-states", &users, [&first, &more])?;
-    let mut trunks = Trunks {
-        bench: Bench {
+    let mut trunks = TwoTrunks {
+        sipp_runner: SippRunner {
             registrar: domain.address(),
             sources: root.join("interop/sip-proxy"),
             logs,
         },
-        states: States { binary, socket },
+        states: TrunkStates { binary, socket },
         domain,
         sipp,
         kamailio,
@@ -110,7 +110,7 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-impl States<'_> {
+impl TrunkStates<'_> {
     /// A trunk as `hairpin sip trunks` shows it.
     pub(super) fn trunk(&self, name: &str) -> Result<Value> {
         let mut command = Command::new(self.binary);
@@ -131,7 +131,7 @@ impl States<'_> {
 
     /// Waits for this state, and returns the states before it, each once.
     pub(super) fn states_until(&self, name: &str, last: &str) -> Result<Vec<String>> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + STATE_TIMEOUT;
         let mut states: Vec<String> = Vec::new();
         loop {
             let state = self.state(name)?;
@@ -145,33 +145,39 @@ impl States<'_> {
                 Instant::now() < deadline,
                 "{name} is not {last}: {states:?}"
             );
-            sleep(STEP);
+            sleep(POLL_INTERVAL);
         }
     }
 }
 
-impl Trunks<'_> {
-    fn start_sipp(&self, name: &str, answers: &Answers) -> Result<Process> {
-        let template = self.bench.sources.join("trunk.xml");
+impl TwoTrunks<'_> {
+    fn start_sipp(&self, name: &str, answers: &TrunkResponses) -> Result<Process> {
+        let template = self.sipp_runner.sources.join("trunk.xml");
         let text = std::fs::read_to_string(&template)
             .with_context(|| format!("cannot read {}", template.display()))?
             .replace("CODE and LINES are those", "Code and lines are those")
             .replace("CODE", &answers.code.to_string())
             .replace("LINES", answers.lines);
-        let file = self.bench.logs.join(format!("trunk-states-{name}.xml"));
+        let file = self
+            .sipp_runner
+            .logs
+            .join(format!("trunk-states-{name}.xml"));
         std::fs::write(&file, text)?;
         let mut command = process::command("sipp");
-        command.args(["-i", &SIPP.to_string(), "-p", &self.sipp.to_string()]);
+        command.args(["-i", &SIPP_IP.to_string(), "-p", &self.sipp.to_string()]);
         command.arg("-sf").arg(&file);
         command.args(["-t", "u1", "-nostdin", "-default_behaviors", "none"]);
-        command.current_dir(self.bench.logs);
-        let log = self.bench.logs.join(format!("trunk-states-{name}.log"));
+        command.current_dir(self.sipp_runner.logs);
+        let log = self
+            .sipp_runner
+            .logs
+            .join(format!("trunk-states-{name}.log"));
         Process::start("SIPp as a trunk", command, log)
     }
 
     fn start_kamailio(&self, name: &str, next: u16) -> Result<Process> {
         let next = SocketAddr::from((Ipv4Addr::LOCALHOST, next));
-        start_kamailio(&self.bench, name, &WAY, (self.kamailio, next))
+        start_kamailio(&self.sipp_runner, name, &TRANSPORTS, (self.kamailio, next))
     }
 
     /// Stops a trunk that is up, and starts it again.
@@ -222,7 +228,7 @@ impl Trunks<'_> {
     }
 
     fn comes_and_goes(&self) -> Result<String> {
-        let start = || self.start_sipp("sipp", &PLAIN);
+        let start = || self.start_sipp("sipp", &PLAIN_RESPONSES);
         self.restarted("sipp", start()?, start)
     }
 
@@ -232,22 +238,26 @@ impl Trunks<'_> {
         self.restarted("kamailio", start()?, start)
     }
 
-    /// Calls a number, and returns how many requests each trunk has got. Behind Kamailio, somebody answers at this port.
+    /// Calls a number, and returns how many requests each trunk has got. Behind Kamailio, somebody answers at this
+    /// port.
     fn call(&self, name: &str, port: u16) -> Result<BTreeMap<&'static str, u64>> {
         let target = "sip:+4930123@example.org".to_owned();
-        let call = Call {
+        let call = SippCall {
             name,
             target: &target,
-            to: self.bench.registrar,
+            to: self.sipp_runner.registrar,
         };
         let before = self.requests()?;
         let callee = ("callee-answers", 0);
-        let callees = vec![
-            self.bench
-                .callee(&call, callee, &format!("{name}-0"), &WAY, port)?,
-        ];
-        self.bench
-            .caller(&call, ("caller-hangs-up", 0), callees, &WAY)?;
+        let callees = vec![self.sipp_runner.callee(
+            &call,
+            callee,
+            &format!("{name}-0"),
+            &TRANSPORTS,
+            port,
+        )?];
+        self.sipp_runner
+            .caller(&call, ("caller-hangs-up", 0), callees, &TRANSPORTS)?;
         let after = self.requests()?;
         Ok(after
             .into_iter()
@@ -265,9 +275,10 @@ impl Trunks<'_> {
         ["sipp", "kamailio"].into_iter().map(count).collect()
     }
 
-    /// SIPp refuses the first calls and asks for a pause. In the pause it gets no call, and afterwards it starts slowly.
+    /// SIPp refuses the first calls and asks for a pause. In the pause it gets no call, and afterwards it starts
+    /// slowly.
     fn pauses(&self) -> Result<String> {
-        let answers = Answers {
+        let answers = TrunkResponses {
             code: 503,
             lines: "Retry-After: 10",
         };
@@ -282,7 +293,7 @@ impl Trunks<'_> {
         let begun = Instant::now();
         let first = self.call("retry-after", port)?;
         ensure!(first["sipp"] >= 1, "nothing was refused: {first:?}");
-        ensure!(first["kamailio"] >= u64::from(CALLS), "{first:?}");
+        ensure!(first["kamailio"] >= u64::from(CALL_COUNT), "{first:?}");
         let error = self.states.trunk("sipp")?["addresses"][0]["last_error"].clone();
         ensure!(error == "503", "the last error is {error}");
         let state = self.states.state("sipp")?;
@@ -298,7 +309,7 @@ impl Trunks<'_> {
             second["sipp"] == 0,
             "calls came in the pause: {second:?} after {first:?}"
         );
-        ensure!(second["kamailio"] >= u64::from(CALLS), "{second:?}");
+        ensure!(second["kamailio"] >= u64::from(CALL_COUNT), "{second:?}");
         let states = self.states.states_until("sipp", "up")?;
         ensure!(
             states == ["paused", "slow_start"],
@@ -310,7 +321,7 @@ impl Trunks<'_> {
             begun.elapsed()
         );
         Ok(format!(
-            "{} of {CALLS} calls were refused, and then none came for {:.1} s",
+            "{} of {CALL_COUNT} calls were refused, and then none came for {:.1} s",
             first["sipp"],
             begun.elapsed().as_secs_f64()
         ))

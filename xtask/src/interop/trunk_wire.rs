@@ -14,46 +14,46 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::domain::Domain;
 use super::sip::free_port;
-use super::trunk_states::States;
+use super::trunk_states::TrunkStates;
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
-/// Of the trunks that are SIPp, and of the caller.
-const A: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
-const B: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
-const C: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
-const CALLER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
+/// The addresses of the trunks, which are SIPp, and of the caller.
+const TRUNK_A_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+const TRUNK_B_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
+const TRUNK_C_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
+const CALLER_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
 
 /// The Retry-After of the trunk, in seconds.
-const PAUSE_S: f64 = 3.0;
+const RETRY_AFTER_S: f64 = 3.0;
 /// The setting `slow_start` of the trunks.
 const SLOW_START_S: f64 = 6.0;
-/// How long the trunk wants fewer requests (`oc-validity`).
-const VALIDITY: Duration = Duration::from_secs(4);
-/// Of all calls of a case.
-const LIMIT: Duration = Duration::from_secs(90);
+/// How long the trunk requests fewer calls (`oc-validity`).
+const OC_VALIDITY: Duration = Duration::from_secs(4);
+/// How long the calls of a case may take.
+const CASE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A number that trunk `a` refuses with 503 and Retry-After.
-const PAUSED: &str = "49503";
+const PAUSED_NUMBER: &str = "49503";
 const NUMBER: &str = "+4930123";
 /// The route of this number leads to `c`, then to `b`.
 const NUMBER_OF_C: &str = "+4340123";
 
-/// What a trunk puts into the topmost Via of a 486.
+/// The parameters that a trunk sets in the topmost Via of a 486.
 #[derive(Clone, Copy)]
-enum Via {
-    /// What it was.
+enum ViaParameters {
+    /// Those of the request.
     Unchanged,
-    /// RFC 7339 §5.1: the wish for half of the requests. A request without the offer of the proxy has no answer.
+    /// RFC 7339 §5.1: the trunk requests a loss of one half. A request without the offer of the proxy gets no response.
     Half,
 }
 
-impl Via {
+impl ViaParameters {
     /// The texts for the placeholders of the scenario: the action, and the header fields.
     fn texts(self) -> [String; 2] {
         match self {
-            Via::Unchanged => [String::new(), "[last_Via:]".to_owned()],
-            Via::Half => [
+            ViaParameters::Unchanged => [String::new(), "[last_Via:]".to_owned()],
+            ViaParameters::Half => [
                 "<ereg regexp=\"(.*);oc;oc-algo=&quot;loss&quot;(.*)\" search_in=\"hdr\" header=\"Via:\" \
                  occurrence=\"1\" check_it=\"true\" assign_to=\"all,front,back\"/>\n\
                  <ereg regexp=\".*\" search_in=\"hdr\" header=\"Via:\" occurrence=\"2\" check_it=\"true\" \
@@ -61,7 +61,7 @@ impl Via {
                     .to_owned(),
                 format!(
                     "Via:[$front];oc=50;oc-algo=\"loss\";oc-validity={};oc-seq=1.[call_number][$back]\nVia:[$second]",
-                    VALIDITY.as_millis()
+                    OC_VALIDITY.as_millis()
                 ),
             ],
         }
@@ -69,7 +69,7 @@ impl Via {
 }
 
 /// A message in the log of SIPp.
-pub(super) struct Seen {
+pub(super) struct LoggedMessage {
     /// Seconds since midnight.
     pub(super) at: f64,
     pub(super) is_received: bool,
@@ -80,7 +80,7 @@ pub(super) struct Seen {
     pub(super) cseq: String,
 }
 
-impl Seen {
+impl LoggedMessage {
     fn is_invite(&self) -> bool {
         self.is_received && self.start_line.starts_with("INVITE ")
     }
@@ -92,9 +92,9 @@ impl Seen {
 }
 
 /// The messages in a log of SIPp, in order.
-pub(super) fn read(log: &Path) -> Result<Vec<Seen>> {
+pub(super) fn read(log: &Path) -> Result<Vec<LoggedMessage>> {
     let text = std::fs::read_to_string(log).with_context(|| log.display().to_string())?;
-    let mut all: Vec<Seen> = Vec::new();
+    let mut all: Vec<LoggedMessage> = Vec::new();
     let mut at = None;
     for line in text.lines() {
         let line = line.trim_end();
@@ -104,7 +104,7 @@ pub(super) fn read(log: &Path) -> Result<Vec<Seen>> {
             && (line.contains(" message received") || line.contains(" message sent"))
         {
             at = None;
-            all.push(Seen {
+            all.push(LoggedMessage {
                 at: time,
                 is_received: line.contains(" message received"),
                 start_line: String::new(),
@@ -143,7 +143,7 @@ fn time_of_day(word: &str) -> Option<f64> {
     }
 }
 
-/// From one time to another, which may be behind midnight.
+/// The seconds from one time to another, which may be after midnight.
 pub(super) fn seconds_between(from: f64, to: f64) -> f64 {
     let difference = (to - from).rem_euclid(86_400.0);
     if difference > 43_200.0 {
@@ -154,14 +154,14 @@ pub(super) fn seconds_between(from: f64, to: f64) -> f64 {
 }
 
 /// A trunk that is SIPp.
-struct Trunk {
+struct SippTrunk {
     process: Process,
     log: PathBuf,
 }
 
-impl Trunk {
+impl SippTrunk {
     /// Ends it, and returns its messages.
-    fn finish(mut self) -> Result<Vec<Seen>> {
+    fn finish(mut self) -> Result<Vec<LoggedMessage>> {
         self.process.assert_running()?;
         self.process.stop(Duration::from_secs(5))?;
         let messages = read(&self.log)?;
@@ -170,10 +170,10 @@ impl Trunk {
     }
 }
 
-struct Bench<'a> {
+struct TrunkTest<'a> {
     sources: PathBuf,
     logs: &'a Path,
-    states: States<'a>,
+    states: TrunkStates<'a>,
     domain: Domain,
     /// The port of all trunks.
     port: u16,
@@ -198,10 +198,10 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
         )
     };
     let more = [
-        trunk("a", A, "0s"),
-        trunk("b", B, "0s"),
-        trunk("c", C, "1s"),
-        format!("[[sip.trunk]]\nname = \"caller\"\naddresses = [\"{CALLER}\"]\n"),
+        trunk("a", TRUNK_A_IP, "0s"),
+        trunk("b", TRUNK_B_IP, "0s"),
+        trunk("c", TRUNK_C_IP, "1s"),
+        format!("[[sip.trunk]]\nname = \"caller\"\naddresses = [\"{CALLER_IP}\"]\n"),
         route("+49", "\"a\", \"b\""),
         route("+43", "\"c\", \"b\""),
     ]
@@ -213,10 +213,10 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
         &["alice".to_owned()],
         [&first, &more],
     )?;
-    let mut bench = Bench {
+    let mut test = TrunkTest {
         sources: root.join("interop/sip-proxy"),
         logs,
-        states: States { binary, socket },
+        states: TrunkStates { binary, socket },
         domain,
         port,
         caller,
@@ -225,39 +225,45 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     for (name, outcome) in [
         (
             "SIPp as a trunk sees no call within its Retry-After, then a growing share",
-            bench.pauses(),
+            test.pauses(),
         ),
         (
             "SIPp as a trunk sees probes until it is available, then a growing share of the calls",
-            bench.comes_back(),
+            test.comes_back(),
         ),
         (
             "SIPp as a trunk asks for half of the calls (RFC 7339), and gets half",
-            bench.reduces(),
+            test.reduces(),
         ),
     ] {
         tally.record(name, &outcome);
     }
-    let finished = bench.domain.finish();
+    let finished = test.domain.finish();
     tally.record("the SIP proxy of these trunks stops when asked", &finished);
     Ok(tally)
 }
 
-impl Bench<'_> {
-    fn trunk(&self, name: &str, ip: Ipv4Addr, via: Via) -> Result<Trunk> {
+impl TrunkTest<'_> {
+    fn trunk(&self, name: &str, ip: Ipv4Addr, via: ViaParameters) -> Result<SippTrunk> {
         let template = self.sources.join("trunk-wire.xml");
         let [keep, vias] = via.texts();
-        let paused = if ip == A { PAUSED } else { "none" };
+        let paused = if ip == TRUNK_A_IP {
+            PAUSED_NUMBER
+        } else {
+            "none"
+        };
         let text = std::fs::read_to_string(&template)
             .with_context(|| format!("cannot read {}", template.display()))?
             .replace("KEEP_VIAS", &keep)
             .replace("VIAS", &vias)
             .replace("PAUSED", paused)
-            .replace("PAUSE", &PAUSE_S.to_string());
+            .replace("PAUSE", &RETRY_AFTER_S.to_string());
         // SIPp refuses variables that are used once.
         let text = match via {
-            Via::Unchanged => text,
-            Via::Half => text.replace("</scenario>", "<Reference variables=\"all\"/>\n</scenario>"),
+            ViaParameters::Unchanged => text,
+            ViaParameters::Half => {
+                text.replace("</scenario>", "<Reference variables=\"all\"/>\n</scenario>")
+            }
         };
         let file = self.logs.join(format!("trunk-wire-{name}.xml"));
         std::fs::write(&file, text)?;
@@ -271,7 +277,7 @@ impl Bench<'_> {
         command.current_dir(self.logs);
         let output = self.logs.join(format!("trunk-wire-{name}.log"));
         let process = Process::start("SIPp as a trunk", command, output)?;
-        Ok(Trunk { process, log })
+        Ok(SippTrunk { process, log })
     }
 
     /// Makes calls, this many per second.
@@ -285,14 +291,14 @@ impl Bench<'_> {
         let server = SocketAddr::from((Ipv4Addr::LOCALHOST, self.domain.port));
         let mut command = process::command("sipp");
         command.arg(server.to_string()).arg("-sf").arg(&file);
-        command.args(["-i", &CALLER.to_string(), "-p", &self.caller.to_string()]);
+        command.args(["-i", &CALLER_IP.to_string(), "-p", &self.caller.to_string()]);
         command.args(["-m", &calls.to_string(), "-r", &per_second.to_string()]);
         command.args(["-t", "u1", "-nostdin", "-l", "1000"]);
         command.args(["-timeout", "80", "-timeout_error"]);
         command.current_dir(self.logs);
         let log = self.logs.join(format!("trunk-wire-{name}.log"));
         let mut caller = Process::start("SIPp as a caller", command, log)?;
-        match caller.wait(LIMIT)? {
+        match caller.wait(CASE_TIMEOUT)? {
             Ended::Exited(status) if status.success() => Ok(()),
             ended => anyhow::bail!("the caller: {ended:?}: {}", caller.tail()),
         }
@@ -300,30 +306,30 @@ impl Bench<'_> {
 
     /// The trunk answers a call with 503 and Retry-After.
     fn pauses(&mut self) -> Result<String> {
-        let a = self.trunk("paused-a", A, Via::Unchanged)?;
-        let b = self.trunk("paused-b", B, Via::Unchanged)?;
-        self.call("paused", &format!("+{PAUSED}"), 1, 1)?;
+        let a = self.trunk("paused-a", TRUNK_A_IP, ViaParameters::Unchanged)?;
+        let b = self.trunk("paused-b", TRUNK_B_IP, ViaParameters::Unchanged)?;
+        self.call("paused", &format!("+{PAUSED_NUMBER}"), 1, 1)?;
         self.call("after-a-pause", NUMBER, 600, 50)?;
         let (a, b) = (a.finish()?, b.finish()?);
         let refused = a.iter().find(|message| message.is_answer("503"));
         let refused = refused.context("no call was refused with 503")?.at;
-        let calls = |of: &[Seen]| of.iter().filter(|it| it.is_invite()).count();
+        let calls = |of: &[LoggedMessage]| of.iter().filter(|it| it.is_invite()).count();
         ensure!(calls(&a) > 1, "no call came after the pause");
         let first = a.iter().filter(|it| it.is_invite()).nth(1);
         let first = first.map_or(0.0, |it| seconds_between(refused, it.at));
         ensure!(
-            first >= PAUSE_S,
-            "Retry-After is {PAUSE_S} s, and a call came after {first:.3} s"
+            first >= RETRY_AFTER_S,
+            "Retry-After is {RETRY_AFTER_S} s, and a call came after {first:.3} s"
         );
-        let told = shares(&a, &b, refused + PAUSE_S)?;
+        let told = shares(&a, &b, refused + RETRY_AFTER_S)?;
         Ok(format!("first call after {first:.1} s; {told}"))
     }
 
     /// The trunk was absent. It gets calls after three probes.
     fn comes_back(&mut self) -> Result<String> {
         self.states.states_until("c", "down")?;
-        let b = self.trunk("back-b", B, Via::Unchanged)?;
-        let c = self.trunk("back-c", C, Via::Unchanged)?;
+        let b = self.trunk("back-b", TRUNK_B_IP, ViaParameters::Unchanged)?;
+        let c = self.trunk("back-c", TRUNK_C_IP, ViaParameters::Unchanged)?;
         self.call("back", NUMBER_OF_C, 650, 50)?;
         let (b, c) = (b.finish()?, c.finish()?);
         let probes = c.iter().filter(|it| it.is_answer("200"));
@@ -338,12 +344,12 @@ impl Bench<'_> {
     /// The trunk asks for half of the calls.
     fn reduces(&mut self) -> Result<String> {
         self.states.states_until("a", "up")?;
-        let a = self.trunk("half-a", A, Via::Half)?;
-        let b = self.trunk("half-b", B, Via::Unchanged)?;
+        let a = self.trunk("half-a", TRUNK_A_IP, ViaParameters::Half)?;
+        let b = self.trunk("half-b", TRUNK_B_IP, ViaParameters::Unchanged)?;
         // RFC 7339 §7.2: the proxy learns the mix of requests for 5 s. The last 300 calls count.
         self.call("half", NUMBER, 800, 80)?;
         let (a, b) = (a.finish()?, b.finish()?);
-        let offer = |it: &&Seen| !it.via.contains(";oc;") || it.via.contains("oc=");
+        let offer = |it: &&LoggedMessage| !it.via.contains(";oc;") || it.via.contains("oc=");
         let other = a.iter().filter(|it| it.is_invite()).find(offer);
         ensure!(
             other.is_none(),
@@ -358,9 +364,9 @@ impl Bench<'_> {
         // Five standard deviations.
         ensure!((107..=193).contains(&to_a), "{to_a} of 300 calls");
         // The wish ends with its validity.
-        let a = self.trunk("whole-a", A, Via::Unchanged)?;
-        let b = self.trunk("whole-b", B, Via::Unchanged)?;
-        sleep(VALIDITY + Duration::from_millis(500));
+        let a = self.trunk("whole-a", TRUNK_A_IP, ViaParameters::Unchanged)?;
+        let b = self.trunk("whole-b", TRUNK_B_IP, ViaParameters::Unchanged)?;
+        sleep(OC_VALIDITY + Duration::from_millis(500));
         self.call("whole", NUMBER, 50, 50)?;
         let whole = late_calls(&a.finish()?, 0);
         // Without a call, its log is empty.
@@ -371,7 +377,7 @@ impl Bench<'_> {
 }
 
 /// The calls with a number above this. SIPp numbers its calls in the Call-ID: `7-1234@127.0.0.5`.
-fn late_calls(messages: &[Seen], above: u32) -> usize {
+fn late_calls(messages: &[LoggedMessage], above: u32) -> usize {
     let invites = messages.iter().filter(|it| it.is_invite());
     let calls: BTreeSet<u32> = invites
         .filter_map(|it| it.call_id.split('-').next()?.parse().ok())
@@ -381,10 +387,10 @@ fn late_calls(messages: &[Seen], above: u32) -> usize {
 
 /// Checks the slow start of the first trunk, which becomes available at `since`: its share grows from none to all. The
 /// second trunk gets the other calls.
-fn shares(first: &[Seen], second: &[Seen], since: f64) -> Result<String> {
+fn shares(first: &[LoggedMessage], second: &[LoggedMessage], since: f64) -> Result<String> {
     let half = SLOW_START_S / 2.0;
     let share = |from: f64, to: f64| {
-        let count = |of: &[Seen]| {
+        let count = |of: &[LoggedMessage]| {
             let times = of.iter().filter(|it| it.is_invite());
             let times = times.map(|it| seconds_between(since, it.at));
             times.filter(|at| (from..to).contains(at)).count()

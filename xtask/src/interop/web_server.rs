@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::server::free_ports;
-use super::sip::START;
+use super::sip::START_TIMEOUT;
 use crate::process::{self, Process};
 
 /// Python's web server for one folder. It ends when dropped.
@@ -28,7 +28,7 @@ impl WebServer {
             .arg(folder);
         let log = logs.join("web-server.log");
         let mut process = Process::start("the web server", command, log)?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             process.assert_running()?;
             ensure!(Instant::now() < deadline, "it is deaf: {}", process.tail());

@@ -12,36 +12,35 @@ use serde_json::{Value, json};
 use crate::process::{self, Process};
 use crate::tools;
 
-/// The longest that one command may take; scripts are bounded below it, so that chromedriver answers first.
-const COMMAND_LIMIT: Duration = Duration::from_secs(90);
-const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
+/// How long a command may take. The limit for scripts is lower, so that chromedriver responds first.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A browser, closed when dropped.
+/// A browser. It closes when this value is dropped.
 pub(crate) struct Browser {
-    // Its death is the browser's too, should that not have closed.
+    // Its end closes the browser, if the browser is still open.
     driver: Process,
     port: u16,
     session: String,
     // After the driver: fields are dropped in this order.
-    _scratch: Scratch,
+    _scratch: ScratchFolder,
 }
 
 /// One tab of a browser with several.
 pub(crate) struct Tab(String);
 
-/// A short-lived folder for what Chromium leaves in TMPDIR; not below `target`, whose path may be too long for a
-/// socket.
-struct Scratch(PathBuf);
+/// The folder that Chromium uses as TMPDIR. It is not below `target`, whose path may be too long for a socket.
+struct ScratchFolder(PathBuf);
 
-impl Scratch {
-    fn new() -> Result<Scratch> {
+impl ScratchFolder {
+    fn new() -> Result<ScratchFolder> {
         let folder = std::env::temp_dir().join(format!("xtask-browser-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
-        Ok(Scratch(folder))
+        Ok(ScratchFolder(folder))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -61,7 +60,7 @@ impl Browser {
         prepare: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Browser> {
         let mut command = process::command("chromedriver");
-        let scratch = Scratch::new()?;
+        let scratch = ScratchFolder::new()?;
         prepare(&scratch.0)?;
         command
             .arg("--port=0")
@@ -93,7 +92,7 @@ impl Browser {
             .to_owned();
         browser.post(
             &browser.path("/timeouts"),
-            &json!({ "script": SCRIPT_LIMIT.as_millis() }),
+            &json!({ "script": SCRIPT_TIMEOUT.as_millis() }),
         )?;
         Ok(browser)
     }
@@ -169,7 +168,7 @@ impl Browser {
 
     fn call(&self, method: &str, path: &str, body: &str) -> Result<Value> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
-        stream.set_read_timeout(Some(COMMAND_LIMIT))?;
+        stream.set_read_timeout(Some(COMMAND_TIMEOUT))?;
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -190,7 +189,7 @@ impl Browser {
     }
 }
 
-/// Reads an HTTP answer as chromedriver gives it: with a length, and without closing the connection.
+/// Reads an HTTP response of chromedriver. It has a length, and the connection stays open.
 fn read_body(stream: TcpStream) -> Result<Vec<u8>> {
     let mut reader = BufReader::new(stream);
     let mut length = None;

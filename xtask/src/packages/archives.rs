@@ -11,10 +11,10 @@ use super::{finish, system};
 use crate::dist;
 use crate::tally::Tally;
 
-const VERSION: &str = "0.0.3";
+const TEST_VERSION: &str = "0.0.3";
 
 /// Files that both archives must have, each with its mode, and its group in the .rpm.
-const FILES: [(&str, &str, &str); 12] = [
+const EXPECTED_FILES: [(&str, &str, &str); 12] = [
     ("/usr/bin/hairpin", "-rwxr-xr-x", "root"),
     ("/etc/hairpin/hairpin.toml", "-rw-r-----", "hairpin"),
     ("/etc/default/hairpin", "-rw-r-----", "hairpin"),
@@ -49,9 +49,9 @@ const FILES: [(&str, &str, &str); 12] = [
     ),
 ];
 
-/// Makes the packages and looks into them.
+/// Makes the packages, and checks their contents.
 pub(super) fn run(root: &Path, folder: &Path, program: &Path, tally: &mut Tally) {
-    let made = match dist::others(root, program, &folder.join(VERSION), VERSION) {
+    let made = match dist::others(root, program, &folder.join(TEST_VERSION), TEST_VERSION) {
         Ok(made) => made,
         Err(error) => return tally.record("tarball, SBOM and .rpm", &Err(error)),
     };
@@ -61,18 +61,18 @@ pub(super) fn run(root: &Path, folder: &Path, program: &Path, tally: &mut Tally)
         Some(package) => {
             tally.record(".rpm", &rpm(package));
             let installed = system::new(root, folder, "rpm-system")
-                .and_then(|system| Installed(&system).try_all(package));
+                .and_then(|system| RpmSystem(&system).try_all(package));
             tally.record(".rpm: installed, again, and removed", &installed);
         }
         None => tally.skip(".rpm", "rpmbuild is not installed (Debian: rpm)"),
     }
 }
 
-/// Mode and group of each file.
-type Found = BTreeMap<String, (String, String)>;
+/// The mode and the group of each file, by name.
+type FoundFiles = BTreeMap<String, (String, String)>;
 
-fn compare(found: &Found, group: impl Fn(&'static str) -> &'static str) -> Result<String> {
-    for (name, mode, of_rpm) in FILES {
+fn compare(found: &FoundFiles, group: impl Fn(&'static str) -> &'static str) -> Result<String> {
+    for (name, mode, of_rpm) in EXPECTED_FILES {
         let wanted = (mode.to_owned(), group(of_rpm).to_owned());
         let seen = found.get(name).with_context(|| format!("no {name}"))?;
         ensure!(*seen == wanted, "{name} has {seen:?} instead of {wanted:?}");
@@ -83,7 +83,7 @@ fn compare(found: &Found, group: impl Fn(&'static str) -> &'static str) -> Resul
 fn tarball(path: &Path) -> Result<String> {
     let mut command = Command::new("tar");
     let list = finish(command.args(["--list", "--verbose", "--file"]).arg(path))?;
-    let mut found = Found::new();
+    let mut found = FoundFiles::new();
     for line in list.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [mode, owner, .., name] = words[..] else {
@@ -100,7 +100,7 @@ fn tarball(path: &Path) -> Result<String> {
 fn rpm(path: &Path) -> Result<String> {
     let ask = |arguments: &[&str]| finish(Command::new("rpm").arg("-qp").args(arguments).arg(path));
     let format = "[%{FILENAMES} %{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILEFLAGS:fflags}.\\n]";
-    let mut found = Found::new();
+    let mut found = FoundFiles::new();
     for line in ask(&["--queryformat", format])?.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, mode, user, group, flags] = words[..] else {
@@ -127,14 +127,17 @@ fn rpm(path: &Path) -> Result<String> {
         ensure!(!scripts.contains(part), "`{part}` in {scripts}");
     }
     let version = ask(&["--queryformat", "%{NAME} %{VERSION}"])?;
-    ensure!(version == format!("hairpin {VERSION}"), "it is {version}");
+    ensure!(
+        version == format!("hairpin {TEST_VERSION}"),
+        "it is {version}"
+    );
     compare(&found, |group| group)
 }
 
 /// A system that the .rpm is installed in. Its dependencies have other names in Debian, so `rpm` does not check them.
-struct Installed<'a>(&'a Path);
+struct RpmSystem<'a>(&'a Path);
 
-impl Installed<'_> {
+impl RpmSystem<'_> {
     fn rpm(&self, arguments: &[&str], package: &str) -> Result<String> {
         let mut command = Command::new("rpm");
         command.arg("--root").arg(self.0).args(arguments);
@@ -173,7 +176,7 @@ fn bill(root: &Path, path: &Path) -> Result<String> {
     ensure!(bill["specVersion"] == "1.5", "{}", bill["specVersion"]);
     let program = &bill["metadata"]["component"];
     ensure!(
-        program["name"] == "hairpin" && program["version"] == VERSION,
+        program["name"] == "hairpin" && program["version"] == TEST_VERSION,
         "{program}"
     );
     let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;

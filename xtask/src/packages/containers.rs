@@ -17,20 +17,20 @@ use crate::tally::Tally;
 const IMAGE: &str = "localhost/hairpin:test";
 
 /// How long a server may take to start on a busy machine.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a server may take to end after its last client: SIP transactions last for 32 s.
-const END: Duration = Duration::from_secs(180);
+const END_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The health check of the image. podman ignores it in an OCI image, so it is an option; without an interval, only
 /// `podman healthcheck run` starts it.
-const HEALTH: [&str; 2] = [
+const HEALTH_OPTIONS: [&str; 2] = [
     r#"--health-cmd=["/usr/bin/hairpin", "status"]"#,
     "--health-interval=disable",
 ];
 
 /// Capabilities that a container may have, and what relays then on its loopback interface.
-const CASES: [(&str, &[&str], &str); 3] = [
+const CAPABILITY_CASES: [(&str, &[&str], &str); 3] = [
     ("without capabilities", &["--cap-drop=all"], "user"),
     (
         "without capabilities and without new privileges",
@@ -48,8 +48,8 @@ const CASES: [(&str, &[&str], &str); 3] = [
     ),
 ];
 
-/// What the servers are configured with, beside `--dev`.
-const CONFIG: &str = r#"
+/// The configuration of the servers, in addition to `--dev`.
+const SERVER_CONFIG: &str = r#"
 [listen]
 udp = ["127.0.0.1:3478"]
 [auth]
@@ -63,10 +63,10 @@ users = [{ name = "u0", password = "pw0" }, { name = "u1", password = "pw1" }]
 workers = 2
 "#;
 
-const PROBE: [&str; 4] = ["probe", "turn", "127.0.0.1:3478", "--user=alice:password"];
+const PROBE_ARGUMENTS: [&str; 4] = ["probe", "turn", "127.0.0.1:3478", "--user=alice:password"];
 
-/// Two phones register and call each other through the server; no call may fail.
-const CALLS: [&str; 15] = [
+/// Arguments of two phones that call each other through the server. No call may fail.
+const CALL_ARGUMENTS: [&str; 15] = [
     "load",
     "sip",
     "127.0.0.1:5060",
@@ -84,8 +84,8 @@ const CALLS: [&str; 15] = [
     "--json=-",
 ];
 
-/// Clients that relay until they are stopped; no datagram may be lost.
-const RELAYING: [&str; 9] = [
+/// Arguments of clients that relay until they are stopped. No datagram may be lost.
+const RELAY_ARGUMENTS: [&str; 9] = [
     "load",
     "turn",
     "127.0.0.1:3478",
@@ -97,7 +97,7 @@ const RELAYING: [&str; 9] = [
     "--no-tui",
 ];
 
-/// podman with its files in the test's folder.
+/// podman, with its files in the folder of the test.
 struct Podman<'a>(&'a Path);
 
 impl Podman<'_> {
@@ -129,7 +129,7 @@ pub(super) fn run(root: &Path, folder: &Path, program: &Path, tally: &mut Tally)
         return;
     }
     let podman = Podman(&folder);
-    for (name, options, means) in CASES {
+    for (name, options, means) in CAPABILITY_CASES {
         let outcome = relays(&podman, options, means);
         tally.record(&format!("container {name}"), &outcome);
     }
@@ -161,13 +161,13 @@ fn build(root: &Path, folder: &Path, program: &Path) -> Result<String> {
 }
 
 /// A server in a container whose root file system is read-only.
-struct Server<'a> {
+struct ContainerServer<'a> {
     podman: &'a Podman<'a>,
     name: &'static str,
     process: Process,
 }
 
-impl<'a> Server<'a> {
+impl<'a> ContainerServer<'a> {
     fn start(
         podman: &'a Podman<'a>,
         name: &'static str,
@@ -175,7 +175,7 @@ impl<'a> Server<'a> {
         arguments: &[&str],
     ) -> Result<Self> {
         let config = podman.0.join("test.toml");
-        fs::write(&config, CONFIG)?;
+        fs::write(&config, SERVER_CONFIG)?;
         let mut command = podman.command();
         command
             .args(["run", "--rm", "--read-only", "--name", name])
@@ -186,11 +186,11 @@ impl<'a> Server<'a> {
             // podman would raise limits, which a confined root may not do.
             .args(["--ulimit=nofile=20000:20000", "--ulimit=nproc=10000:10000"])
             .args(options)
-            .args(HEALTH)
+            .args(HEALTH_OPTIONS)
             .args([IMAGE, "serve", "--dev", "--config=/etc/hairpin/test.toml"])
             .args(arguments);
         let process = Process::start(name, command, podman.0.join(format!("{name}.log")))?;
-        Ok(Server {
+        Ok(ContainerServer {
             podman,
             name,
             process,
@@ -227,10 +227,10 @@ impl<'a> Server<'a> {
 /// A server that relays, is healthy, and has phones that call each other.
 fn relays(podman: &Podman<'_>, options: &[&str], means: &str) -> Result<String> {
     let options = [&["--network=none"][..], options].concat();
-    let server = Server::start(podman, "hairpin-test", &options, &[])?;
-    let outcome = eventually(|| server.exec(&PROBE))
+    let server = ContainerServer::start(podman, "hairpin-test", &options, &[])?;
+    let outcome = eventually(|| server.exec(&PROBE_ARGUMENTS))
         .and_then(|_| server.is_healthy())
-        .and_then(|_| calls(&server.exec(&CALLS)?))
+        .and_then(|_| calls(&server.exec(&CALL_ARGUMENTS)?))
         .and_then(|calls| {
             let wanted = format!("\"means\":\"{means}\"");
             ensure!(server.process.output().contains(&wanted), "no {wanted}");
@@ -249,14 +249,14 @@ fn calls(report: &str) -> Result<u64> {
 }
 
 /// The network that two containers share, as containers share that of their host.
-struct Network(String);
+struct ContainerNetwork(String);
 
-impl Network {
+impl ContainerNetwork {
     fn new() -> Result<Self> {
         let name = format!("hairpin-packages-{}", std::process::id());
         let ip = |arguments: &[&str]| finish(Command::new("ip").args(arguments));
         ip(&["netns", "add", &name])?;
-        let network = Network(name);
+        let network = ContainerNetwork(name);
         ip(&["-n", &network.0, "link", "set", "lo", "up"])?;
         Ok(network)
     }
@@ -269,7 +269,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for ContainerNetwork {
     fn drop(&mut self) {
         let mut command = Command::new("ip");
         let _ = command.args(["netns", "delete", &self.0]).status();
@@ -278,12 +278,12 @@ impl Drop for Network {
 
 /// An upgrade: a second container takes over from the first one, by the control socket in a volume that both have.
 fn takes_over(podman: &Podman<'_>, program: &Path) -> Result<String> {
-    let [.., (_, capabilities, _)] = CASES;
-    let network = Network::new()?;
+    let [.., (_, capabilities, _)] = CAPABILITY_CASES;
+    let network = ContainerNetwork::new()?;
     let place = format!("--network=ns:/run/netns/{}", network.0);
     let shared = [&place[..], "--volume=hairpin-run:/run/hairpin"];
     let options = [&shared[..], capabilities].concat();
-    let mut first = Server::start(podman, "hairpin-first", &options, &[])?;
+    let mut first = ContainerServer::start(podman, "hairpin-first", &options, &[])?;
     let outcome = relays_over_both(&network, program, &mut first, &options);
     let outcome = first.end(outcome);
     let mut volume = podman.command();
@@ -296,14 +296,14 @@ fn takes_over(podman: &Podman<'_>, program: &Path) -> Result<String> {
 /// Starts clients at the first server, and then the second server. No datagram of the clients is lost, and the first
 /// server ends by itself.
 fn relays_over_both(
-    network: &Network,
+    network: &ContainerNetwork,
     program: &Path,
-    first: &mut Server<'_>,
+    first: &mut ContainerServer<'_>,
     options: &[&str],
 ) -> Result<String> {
     eventually(|| first.status())?;
     let mut command = network.command(program);
-    command.args(RELAYING);
+    command.args(RELAY_ARGUMENTS);
     let log = first.podman.0.join("relaying.log");
     let mut relaying = Process::start("hairpin load", command, log)?;
     eventually(|| {
@@ -311,7 +311,7 @@ fn relays_over_both(
         ensure!(allocations >= Some(5), "the clients have no allocations");
         Ok(())
     })?;
-    let second = Server::start(first.podman, "hairpin-second", options, &["--take-over"])?;
+    let second = ContainerServer::start(first.podman, "hairpin-second", options, &["--take-over"])?;
     let outcome = eventually(|| {
         let status = second.status()?;
         ensure!(
@@ -322,13 +322,13 @@ fn relays_over_both(
     })
     .and_then(|()| {
         let mut phones = network.command(program);
-        let calls = calls(&finish(phones.args(CALLS))?)?;
+        let calls = calls(&finish(phones.args(CALL_ARGUMENTS))?)?;
         // It stops, and reports.
         relaying.signal(Signal::SIGINT)?;
-        let ended = relaying.wait(START)?;
+        let ended = relaying.wait(START_TIMEOUT)?;
         let is_whole = matches!(ended, Ended::Exited(status) if status.success());
         ensure!(is_whole, "{ended:?}: {}", relaying.tail());
-        let ended = first.process.wait(END)?;
+        let ended = first.process.wait(END_TIMEOUT)?;
         ensure!(ended != Ended::Killed, "the first server does not end");
         second.is_healthy()?;
         Ok(format!(
@@ -339,7 +339,7 @@ fn relays_over_both(
 }
 
 fn eventually<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
-    let end = Instant::now() + START;
+    let end = Instant::now() + START_TIMEOUT;
     loop {
         match work() {
             Err(error) if Instant::now() >= end => bail!("{error:#}"),

@@ -12,10 +12,10 @@ use crate::tally::Tally;
 
 /// The version of Kubernetes for which helm renders the templates. A helm that is built from its Go module has no
 /// default version.
-const KUBERNETES: &str = "1.34.0";
+const KUBERNETES_VERSION: &str = "1.34.0";
 
 /// Values, and the kinds of manifests that helm must render with them.
-struct Case {
+struct ChartCase {
     name: &'static str,
     values: &'static [&'static str],
     kinds: &'static [&'static str],
@@ -23,14 +23,14 @@ struct Case {
     texts: &'static [&'static str],
 }
 
-const CASES: [Case; 4] = [
-    Case {
+const CASES: [ChartCase; 4] = [
+    ChartCase {
         name: "helm: DaemonSet",
         values: &["podMonitor.enabled=true", "tlsSecret=tls"],
         kinds: &["Secret", "DaemonSet", "PodMonitor"],
         texts: &[],
     },
-    Case {
+    ChartCase {
         name: "helm: StatefulSet",
         values: &[
             "mode=StatefulSet",
@@ -54,7 +54,7 @@ const CASES: [Case; 4] = [
         ],
         texts: &[],
     },
-    Case {
+    ChartCase {
         name: "helm: StatefulSet with a Secret of the user",
         values: &[
             "mode=StatefulSet",
@@ -71,7 +71,7 @@ const CASES: [Case; 4] = [
         ],
         texts: &[],
     },
-    Case {
+    ChartCase {
         name: "helm: a database at a private address",
         values: &[
             "mode=StatefulSet",
@@ -93,7 +93,7 @@ const CASES: [Case; 4] = [
 ];
 
 /// Invalid values, and a part of the error that helm must print.
-const REFUSED: [(&[&str], &str); 3] = [
+const INVALID_VALUES: [(&[&str], &str); 3] = [
     (&["autoscaling.enabled=true"], "requires mode StatefulSet"),
     (&["mode=Deployment"], "mode must be"),
     (
@@ -152,14 +152,14 @@ impl Helm {
         command
             .args(["template", "test"])
             .arg(&self.chart)
-            .args(["--kube-version", KUBERNETES]);
+            .args(["--kube-version", KUBERNETES_VERSION]);
         for value in values {
             command.args(["--set", value]);
         }
         command
     }
 
-    fn decodes(&self, folder: &Path, case: &Case) -> Result<String> {
+    fn decodes(&self, folder: &Path, case: &ChartCase) -> Result<String> {
         let manifests = folder.join("manifests.yaml");
         let text = finish(&mut self.template(case.values))?;
         for part in case.texts {
@@ -173,7 +173,7 @@ impl Helm {
     }
 
     fn refuses(&self) -> Result<String> {
-        for (values, reason) in REFUSED {
+        for (values, reason) in INVALID_VALUES {
             let output = self
                 .template(values)
                 .output()
@@ -184,6 +184,6 @@ impl Helm {
                 "helm does not reject the values {values:?} with `{reason}`: {said}"
             );
         }
-        Ok(format!("{} refused", REFUSED.len()))
+        Ok(format!("{} refused", INVALID_VALUES.len()))
     }
 }

@@ -19,7 +19,7 @@ use crate::{tools, workspace};
 /// Two versions of the package: an upgrade goes from one to the other.
 const VERSIONS: [(&str, &str); 2] = [("first.deb", "0.0.1"), ("second.deb", "0.0.2")];
 
-/// What `cargo xtask packages` is told.
+/// The options of `cargo xtask packages`.
 #[derive(Default, clap::Args)]
 pub(crate) struct Options {
     /// Package this program instead of a release build
@@ -75,7 +75,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Packs the same program once more.
+/// Packs the same program once more, and compares the packages.
 fn reproducible(root: &Path, program: &Path, folder: &Path) -> Result<String> {
     let version = VERSIONS[0].1;
     let again = dist::debian(root, program, &folder.join("again"), version)?;

@@ -13,20 +13,20 @@ use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 use crate::vm;
 
-/// Debian's release; the oldest systemd that the unit is tried with.
-const RELEASE: &str = "bookworm";
+/// The Debian release with the oldest systemd on which the unit is tested.
+const DEBIAN_RELEASE: &str = "bookworm";
 
-/// What the checks require beside a minimal system. The kernel of a machine loads modules with kmod.
-const INCLUDED: &str = "systemd,systemd-sysv,dbus,adduser,iproute2,kmod,libgcc-s1,procps";
+/// Packages that the checks require in addition to a minimal system. The kernel of a machine loads modules with kmod.
+const INCLUDED_PACKAGES: &str = "systemd,systemd-sysv,dbus,adduser,iproute2,kmod,libgcc-s1,procps";
 
-/// The checks take a minute on a machine that does nothing else.
-const LIMIT: Duration = Duration::from_secs(400);
+/// How long the checks may take. On an idle machine, they take a minute.
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(400);
 
-/// So many times slower are the checks in a machine without KVM.
-const SLOW: u32 = 5;
+/// How many times slower the checks are in a machine without KVM.
+const SLOW_FACTOR: u32 = 5;
 
 /// The line that the checks print at their end.
-const END: &str = "end";
+const END_LINE: &str = "end";
 
 /// Boots the system in a container, and returns what its checks printed.
 pub(super) fn in_container(
@@ -54,7 +54,7 @@ pub(super) fn in_container(
         .arg(&system);
     let console = folder.join("console.log");
     let mut container = Process::start("systemd-nspawn", command, console.clone())?;
-    let ended = container.wait(LIMIT)?;
+    let ended = container.wait(CHECKS_TIMEOUT)?;
     let text = fs::read_to_string(&said).unwrap_or_default();
     Ok(lines(&text, ended, &console))
 }
@@ -68,11 +68,11 @@ pub(super) fn in_machine(root: &Path, folder: &Path, packages: &[PathBuf]) -> Re
     // The second serial port of the machine is a file here.
     let text = format!(
         "[Service]\nExecStart=\nExecStart=/bin/sh -c 'exec /bin/sh /test/run.sh > /dev/ttyS1 2>&1'\n\
-         StandardOutput=journal\nEnvironment=SLOW={SLOW}\nTimeoutStartSec={}s\n",
-        (LIMIT * SLOW).as_secs()
+         StandardOutput=journal\nEnvironment=SLOW={SLOW_FACTOR}\nTimeoutStartSec={}s\n",
+        (CHECKS_TIMEOUT * SLOW_FACTOR).as_secs()
     );
     fs::write(changes.join("machine.conf"), text)?;
-    let outcome = vm::boot_system(root, RELEASE, &system, LIMIT * SLOW)?;
+    let outcome = vm::boot_system(root, DEBIAN_RELEASE, &system, CHECKS_TIMEOUT * SLOW_FACTOR)?;
     Ok(lines(&outcome.text, outcome.ended, &outcome.console))
 }
 
@@ -94,15 +94,15 @@ pub(super) fn judge(said: &[String], place: &str, tally: &mut Tally) {
 pub(super) fn new(root: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let pristine = folder.join("pristine");
     let done = pristine.join("done");
-    let is_done = fs::read_to_string(&done).is_ok_and(|included| included == INCLUDED);
+    let is_done = fs::read_to_string(&done).is_ok_and(|included| included == INCLUDED_PACKAGES);
     if !is_done {
         let _ = fs::remove_dir_all(&pristine);
         let mut command = Command::new("debootstrap");
         command
             .arg("--variant=minbase")
-            .arg(format!("--include={INCLUDED}"));
-        finish(command.arg(RELEASE).arg(&pristine))?;
-        fs::write(done, INCLUDED)?;
+            .arg(format!("--include={INCLUDED_PACKAGES}"));
+        finish(command.arg(DEBIAN_RELEASE).arg(&pristine))?;
+        fs::write(done, INCLUDED_PACKAGES)?;
     }
     let system = folder.join(name);
     let _ = fs::remove_dir_all(&system);
@@ -134,7 +134,7 @@ fn add_checks(root: &Path, to: &Path, packages: &[PathBuf]) -> Result<()> {
 
 fn lines(text: &str, ended: Ended, console: &Path) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    if ended == Ended::Killed || lines.pop_if(|line| line == END).is_none() {
+    if ended == Ended::Killed || lines.pop_if(|line| line == END_LINE).is_none() {
         lines.push(format!(
             "FAIL the checks end: they did not; see {}",
             console.display()

@@ -1,4 +1,4 @@
-//! What must hold with each database.
+//! The checks that run with each database.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use super::databases::{Database, Kind, finish, sql_of_the_page};
+use super::databases::{Database, DatabaseKind, finish, sql_of_the_page};
 use crate::interop::free_ports;
 use crate::process::{self, Process};
 use crate::tally::Tally;
@@ -18,15 +18,15 @@ const REALM: &str = "hairpin.example";
 const OTHER_REALM: &str = "origin.example";
 const ORIGIN: &str = "https://origin.example";
 const SECRET: &str = "a-secret-of-the-store-tests";
-/// How long a change may take until clients see it: the longest is the time of the cache, which the configuration sets
-/// to a second.
-const SOON: Duration = Duration::from_secs(15);
+/// How long a change may take to reach clients. The configuration sets the time of the cache to a second.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long the tables of a database may take that tells no change: they are read every 30 s.
-const TABLES: Duration = Duration::from_secs(60);
+/// How long a change of the small tables may take in a database without notifications. The server reads them every 30
+/// s.
+const TABLES_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The server, and the database that it asks.
-struct Bench<'a> {
+/// The server, and its database.
+struct StoreTest<'a> {
     place: usize,
     binary: &'a Path,
     logs: &'a Path,
@@ -40,11 +40,11 @@ struct Bench<'a> {
 /// Runs all checks. If the server does not start, there is one failure.
 pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally: &mut Tally) {
     let name = database.kind.name();
-    let mut bench = match prepare(place, paths, database) {
-        Ok(bench) => bench,
+    let mut test = match prepare(place, paths, database) {
+        Ok(test) => test,
         Err(error) => return tally.record(&format!("{name}: hairpin starts"), &Err(error)),
     };
-    type Check = fn(&mut Bench<'_>) -> Result<String>;
+    type Check = fn(&mut StoreTest<'_>) -> Result<String>;
     let checks: [(&str, Check); 10] = [
         ("users of turnadmin", users_of_turnadmin),
         ("secrets of turnadmin", secrets_of_turnadmin),
@@ -58,16 +58,16 @@ pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally
         ("the database stops and comes back", outage),
     ];
     for (what, check) in checks {
-        tally.record(&format!("{name}: {what}"), &check(&mut bench));
+        tally.record(&format!("{name}: {what}"), &check(&mut test));
     }
 }
 
-/// turnadmin fills the database, then the server starts.
+/// Fills the database with turnadmin, then starts the server.
 fn prepare<'a>(
     place: usize,
     (binary, logs): (&'a Path, &'a Path),
     database: Database,
-) -> Result<Bench<'a>> {
+) -> Result<StoreTest<'a>> {
     for arguments in [
         vec!["-a", "-u", "alice", "-r", REALM, "-p", "wonderland"],
         vec!["-a", "-u", "carol", "-r", OTHER_REALM, "-p", "christmas"],
@@ -102,7 +102,7 @@ fn prepare<'a>(
     ]);
     let log = logs.join(format!("{}-server.log", database.kind.name()));
     let mut server = Process::start("hairpin", command, log)?;
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + CHANGE_TIMEOUT;
     while !server.output().contains("Stop with Ctrl-C") {
         server.assert_running()?;
         ensure!(
@@ -112,7 +112,7 @@ fn prepare<'a>(
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(Bench {
+    Ok(StoreTest {
         place,
         binary,
         logs,
@@ -153,7 +153,7 @@ fn turnadmin(database: &Database, arguments: &[&str]) -> Result<String> {
     })
 }
 
-impl Bench<'_> {
+impl StoreTest<'_> {
     /// A client: binds, allocates, sends data through the relay, releases.
     fn probe(&self, how: [&str; 2]) -> Result<String> {
         let target = format!("127.0.0.1:{}", self.port);
@@ -181,7 +181,7 @@ impl Bench<'_> {
 
     /// Tries until it works, or does not work, as wanted.
     fn wait_for_login(&self, user: &str, works: bool) -> Result<()> {
-        let deadline = Instant::now() + SOON;
+        let deadline = Instant::now() + CHANGE_TIMEOUT;
         loop {
             let outcome = self.probe(["--user", user]);
             if outcome.is_ok() == works {
@@ -241,32 +241,29 @@ impl Bench<'_> {
     }
 }
 
-fn users_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
-    bench.alice()?;
-    bench.uclient(bench.port, &["-u", "alice", "-w", "wonderland"])?;
+fn users_of_turnadmin(test: &mut StoreTest<'_>) -> Result<String> {
+    test.alice()?;
+    test.uclient(test.port, &["-u", "alice", "-w", "wonderland"])?;
     for wrong in ["alice:wrong", "nobody:wonderland", "carol:christmas"] {
-        let outcome = bench.probe(["--user", wrong]);
+        let outcome = test.probe(["--user", wrong]);
         ensure!(outcome.is_err(), "{wrong} can allocate");
     }
     Ok("hairpin's client and uclient relay; wrong ones get nothing".to_owned())
 }
 
-fn secrets_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
-    bench.probe(["--secret", SECRET])?;
+fn secrets_of_turnadmin(test: &mut StoreTest<'_>) -> Result<String> {
+    test.probe(["--secret", SECRET])?;
     ensure!(
-        bench.probe(["--secret", "another"]).is_err(),
+        test.probe(["--secret", "another"]).is_err(),
         "any secret works"
     );
     Ok("time-limited credentials are accepted".to_owned())
 }
 
-fn realms_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
-    bench.uclient(
-        bench.port,
-        &["-u", "carol", "-w", "christmas", "-o", ORIGIN],
-    )?;
-    let outcome = bench.uclient(
-        bench.port,
+fn realms_of_turnadmin(test: &mut StoreTest<'_>) -> Result<String> {
+    test.uclient(test.port, &["-u", "carol", "-w", "christmas", "-o", ORIGIN])?;
+    let outcome = test.uclient(
+        test.port,
         &["-u", "alice", "-w", "wonderland", "-o", ORIGIN],
     );
     ensure!(
@@ -277,22 +274,21 @@ fn realms_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
 }
 
 /// The table is written by SQL, or by a command of Redis: turnadmin has no option for it.
-fn denied_peers(bench: &mut Bench<'_>) -> Result<String> {
+fn denied_peers(test: &mut StoreTest<'_>) -> Result<String> {
     let insert =
         format!("INSERT INTO denied_peer_ip (realm, ip_range) VALUES ('{REALM}', '127.0.0.1')");
     let delete = "DELETE FROM denied_peer_ip";
     let key = format!("turn/realm/{REALM}/denied-peer-ip");
-    let write = |sql: &str, redis: &[&str]| write(&bench.database, sql, redis);
-    if bench.database.kind == Kind::Mariadb {
+    let write = |sql: &str, redis: &[&str]| write(&test.database, sql, redis);
+    if test.database.kind == DatabaseKind::Mariadb {
         // It tells nothing, and the tables are read every 30 s: a reload reads the configuration only.
         return Ok("MariaDB tells no change of the small tables: not waited for".to_owned());
     }
     write(&insert, &["sadd", &key, "127.0.0.1"])?;
-    let denied = bench.wait_for_login("alice:wonderland", false);
+    let denied = test.wait_for_login("alice:wonderland", false);
     write(delete, &["del", &key])?;
     denied.context("after the insertion")?;
-    bench
-        .wait_for_login("alice:wonderland", true)
+    test.wait_for_login("alice:wonderland", true)
         .context("after the deletion")?;
     Ok("rows of denied_peer_ip apply while the server runs".to_owned())
 }
@@ -306,8 +302,10 @@ fn write(database: &Database, sql: &str, redis: &[&str]) -> Result<String> {
         .and_then(|rest| rest.split('/').next());
     let port = port.unwrap_or_default();
     match database.kind {
-        Kind::Sqlite => finish(Command::new("sqlite3").args([&url["sqlite:".len()..], sql])),
-        Kind::Postgres => finish(Command::new("psql").args([
+        DatabaseKind::Sqlite => {
+            finish(Command::new("sqlite3").args([&url["sqlite:".len()..], sql]))
+        }
+        DatabaseKind::Postgres => finish(Command::new("psql").args([
             url,
             "-q",
             "-v",
@@ -315,7 +313,7 @@ fn write(database: &Database, sql: &str, redis: &[&str]) -> Result<String> {
             "-c",
             &format!("{sql}; NOTIFY hairpin"),
         ])),
-        Kind::Mariadb => finish(Command::new("mariadb").args([
+        DatabaseKind::Mariadb => finish(Command::new("mariadb").args([
             "--no-defaults",
             "-h127.0.0.1",
             "-P",
@@ -327,7 +325,7 @@ fn write(database: &Database, sql: &str, redis: &[&str]) -> Result<String> {
             // Names between quotation marks.
             &sql.replace('"', "`"),
         ])),
-        Kind::Redis => finish(
+        DatabaseKind::Redis => finish(
             Command::new("redis-cli")
                 .args(["-e", "-n", "2", "-p", port])
                 .args(redis)
@@ -337,8 +335,8 @@ fn write(database: &Database, sql: &str, redis: &[&str]) -> Result<String> {
 }
 
 /// The tables of the page, filled by another program while the server runs. The server explains its decisions.
-fn sip_tables(bench: &mut Bench<'_>) -> Result<String> {
-    let database = &bench.database;
+fn sip_tables(test: &mut StoreTest<'_>) -> Result<String> {
+    let database = &test.database;
     write(
         database,
         sql_of_the_page("hairpin_sip_alias")?
@@ -370,12 +368,12 @@ fn sip_tables(bench: &mut Bench<'_>) -> Result<String> {
         &["hset", "sip/route/broken", "trunks", "nowhere"],
     )?;
     let explain = |to: &str| {
-        let mut command = Command::new(bench.binary);
+        let mut command = Command::new(test.binary);
         command.args([
             "sip",
             "route",
             "--api",
-            &format!("http://127.0.0.1:{}", bench.admin),
+            &format!("http://127.0.0.1:{}", test.admin),
         ]);
         command.args(["--from", "sip:alice@example.org", "--to", to]);
         // The status says whether the call would be refused.
@@ -391,10 +389,13 @@ fn sip_tables(bench: &mut Bench<'_>) -> Result<String> {
         if is_there {
             break;
         }
-        ensure!(begun.elapsed() < TABLES, "not applied: {alias}{route}");
+        ensure!(
+            begun.elapsed() < TABLES_TIMEOUT,
+            "not applied: {alias}{route}"
+        );
         std::thread::sleep(Duration::from_millis(200));
     }
-    let log = bench.server.output();
+    let log = test.server.output();
     ensure!(
         log.contains("there is no trunk `nowhere`"),
         "no line about the broken row: {log}"
@@ -405,38 +406,35 @@ fn sip_tables(bench: &mut Bench<'_>) -> Result<String> {
     ))
 }
 
-fn changes(bench: &mut Bench<'_>) -> Result<String> {
+fn changes(test: &mut StoreTest<'_>) -> Result<String> {
     ensure!(
-        bench.probe(["--user", "dave:first"]).is_err(),
+        test.probe(["--user", "dave:first"]).is_err(),
         "he is there already"
     );
     let begun = Instant::now();
     turnadmin(
-        &bench.database,
+        &test.database,
         &["-a", "-u", "dave", "-r", REALM, "-p", "first"],
     )?;
-    bench
-        .wait_for_login("dave:first", true)
+    test.wait_for_login("dave:first", true)
         .context("after he was added")?;
     let added = begun.elapsed();
     turnadmin(
-        &bench.database,
+        &test.database,
         &["-a", "-u", "dave", "-r", REALM, "-p", "second"],
     )?;
-    bench
-        .wait_for_login("dave:second", true)
+    test.wait_for_login("dave:second", true)
         .context("after his password was changed")?;
-    bench.wait_for_login("dave:first", false)?;
-    turnadmin(&bench.database, &["-d", "-u", "dave", "-r", REALM])?;
-    bench
-        .wait_for_login("dave:second", false)
+    test.wait_for_login("dave:first", false)?;
+    turnadmin(&test.database, &["-d", "-u", "dave", "-r", REALM])?;
+    test.wait_for_login("dave:second", false)
         .context("after he was deleted")?;
     Ok(format!("added within {:.1} s", added.as_secs_f32()))
 }
 
 /// The other way round: hairpin writes, coturn reads.
-fn verbs(bench: &mut Bench<'_>) -> Result<String> {
-    let password = bench.verb(&["user", "add", "bob"])?;
+fn verbs(test: &mut StoreTest<'_>) -> Result<String> {
+    let password = test.verb(&["user", "add", "bob"])?;
     let audit = password
         .lines()
         .find(|line| line.starts_with("audit: user.add"));
@@ -445,36 +443,36 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
         "no audit line: {password}"
     );
     let password = password.lines().next().unwrap_or_default().to_owned();
-    bench.wait_for_login(&format!("bob:{password}"), true)?;
+    test.wait_for_login(&format!("bob:{password}"), true)?;
     ensure!(
-        bench.verb(&["user", "add", "bob"]).is_err(),
+        test.verb(&["user", "add", "bob"]).is_err(),
         "he is added twice"
     );
-    let listed = bench.verb(&["user", "list"])?;
+    let listed = test.verb(&["user", "list"])?;
     ensure!(
         listed.contains(&format!("{REALM}\tbob")),
         "he is not listed: {listed}"
     );
-    let listed = turnadmin(&bench.database, &["-l", "-r", REALM])?;
+    let listed = turnadmin(&test.database, &["-l", "-r", REALM])?;
     ensure!(
         listed.contains("bob"),
         "turnadmin does not list him: {listed}"
     );
-    serve_by_coturn(bench, &password)?;
-    other_letter_case(bench, &password)?;
-    bench.verb(&["user", "del", "bob"])?;
-    bench.wait_for_login(&format!("bob:{password}"), false)?;
+    serve_by_coturn(test, &password)?;
+    other_letter_case(test, &password)?;
+    test.verb(&["user", "del", "bob"])?;
+    test.wait_for_login(&format!("bob:{password}"), false)?;
     for name in ["x' OR '1'='1", "x'; DROP TABLE turnusers_lt; --"] {
         ensure!(
-            bench.verb(&["user", "del", name]).is_err(),
+            test.verb(&["user", "del", name]).is_err(),
             "`{name}` names a user that exists"
         );
-        bench.verb(&["user", "add", name])?;
-        let listed = bench.verb(&["user", "list"])?;
+        test.verb(&["user", "add", name])?;
+        let listed = test.verb(&["user", "list"])?;
         ensure!(listed.contains(name), "`{name}` is not listed: {listed}");
-        bench.verb(&["user", "del", name])?;
+        test.verb(&["user", "del", name])?;
     }
-    bench.verb(&[
+    test.verb(&[
         "realm",
         "set",
         "shop.example",
@@ -483,39 +481,38 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
         "--user-quota",
         "5",
     ])?;
-    let listed = bench.verb(&["realm", "list"])?;
+    let listed = test.verb(&["realm", "list"])?;
     ensure!(
         listed.contains("shop.example\torigin=https://shop.example"),
         "{listed}"
     );
-    bench.verb(&["realm", "del", "shop.example"])?;
+    test.verb(&["realm", "del", "shop.example"])?;
     Ok("coturn's server relays for a user that hairpin has added".to_owned())
 }
 
 /// A name that differs in letter case only is another user. The table of MariaDB refuses it by its default collation.
 /// The first one stays.
-fn other_letter_case(bench: &Bench<'_>, password: &str) -> Result<()> {
-    let added = bench.verb(&["user", "add", "Bob"]);
-    match (bench.database.kind, &added) {
-        (Kind::Mariadb, Err(error)) => {
+fn other_letter_case(test: &StoreTest<'_>, password: &str) -> Result<()> {
+    let added = test.verb(&["user", "add", "Bob"]);
+    match (test.database.kind, &added) {
+        (DatabaseKind::Mariadb, Err(error)) => {
             let text = format!("{error:#}");
             ensure!(text.contains("differs in letter case only"), "{text}");
         }
-        (Kind::Mariadb, Ok(_)) => bail!("the default collation has made a difference"),
+        (DatabaseKind::Mariadb, Ok(_)) => bail!("the default collation has made a difference"),
         (_, added) => {
             ensure!(added.is_ok(), "{added:?}");
-            bench.wait_for_login(&format!("Bob:{password}"), false)?;
-            bench.verb(&["user", "del", "Bob"])?;
+            test.wait_for_login(&format!("Bob:{password}"), false)?;
+            test.verb(&["user", "del", "Bob"])?;
         }
     }
-    bench
-        .wait_for_login(&format!("bob:{password}"), true)
+    test.wait_for_login(&format!("bob:{password}"), true)
         .context("the user whose name has small letters")
 }
 
 /// coturn's server relays for the same user.
-fn serve_by_coturn(bench: &Bench<'_>, password: &str) -> Result<()> {
-    let (port, coturn) = (free_ports(1)?, range(bench.place, 1));
+fn serve_by_coturn(test: &StoreTest<'_>, password: &str) -> Result<()> {
+    let (port, coturn) = (free_ports(1)?, range(test.place, 1));
     let mut command = process::command("turnserver");
     command
         .args([
@@ -532,17 +529,17 @@ fn serve_by_coturn(bench: &Bench<'_>, password: &str) -> Result<()> {
         .arg(format!("--max-port={}", coturn.end()))
         .arg(format!(
             "--pidfile={}/coturn-{port}.pid",
-            bench.logs.display()
+            test.logs.display()
         ))
-        .args(&bench.database.coturn);
-    let log = bench
+        .args(&test.database.coturn);
+    let log = test
         .logs
-        .join(format!("{}-coturn.log", bench.database.kind.name()));
+        .join(format!("{}-coturn.log", test.database.kind.name()));
     let mut coturn = Process::start("turnserver", command, log)?;
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + CHANGE_TIMEOUT;
     let relayed = loop {
         coturn.assert_running()?;
-        let outcome = bench.uclient(port, &["-u", "bob", "-w", password]);
+        let outcome = test.uclient(port, &["-u", "bob", "-w", password]);
         if outcome.is_ok() || Instant::now() >= deadline {
             break outcome;
         }
@@ -551,10 +548,10 @@ fn serve_by_coturn(bench: &Bench<'_>, password: &str) -> Result<()> {
     relayed.map(drop).context("coturn does not serve him")
 }
 
-fn health(bench: &mut Bench<'_>) -> Result<String> {
-    let ready = bench.get("/readyz")?;
+fn health(test: &mut StoreTest<'_>) -> Result<String> {
+    let ready = test.get("/readyz")?;
     ensure!(ready.starts_with("HTTP/1.1 200"), "not ready: {ready}");
-    let metrics = bench.get("/metrics")?;
+    let metrics = test.get("/metrics")?;
     let up = metrics
         .lines()
         .find(|line| line.starts_with("hairpin_store_up{"));
@@ -569,48 +566,46 @@ fn health(bench: &mut Bench<'_>) -> Result<String> {
 }
 
 /// A reload closes the database, the next one opens it again.
-fn reload(bench: &mut Bench<'_>) -> Result<String> {
-    let with = std::fs::read_to_string(&bench.config)?;
-    bench.alice()?;
+fn reload(test: &mut StoreTest<'_>) -> Result<String> {
+    let with = std::fs::read_to_string(&test.config)?;
+    test.alice()?;
     let without = format!("[auth]\nrealm = \"{REALM}\"\n");
-    std::fs::write(&bench.config, without)?;
-    bench.server.signal(Signal::SIGHUP)?;
-    bench
-        .wait_for_login("alice:wonderland", false)
+    std::fs::write(&test.config, without)?;
+    test.server.signal(Signal::SIGHUP)?;
+    test.wait_for_login("alice:wonderland", false)
         .context("after the reload without the store")?;
-    let metrics = bench.get("/metrics")?;
+    let metrics = test.get("/metrics")?;
     ensure!(
         !metrics.contains("hairpin_store_up{"),
         "the store still has metrics"
     );
-    std::fs::write(&bench.config, with)?;
-    bench.server.signal(Signal::SIGHUP)?;
-    bench
-        .wait_for_login("alice:wonderland", true)
+    std::fs::write(&test.config, with)?;
+    test.server.signal(Signal::SIGHUP)?;
+    test.wait_for_login("alice:wonderland", true)
         .context("after the reload with the store")?;
-    bench.server.assert_running()?;
-    health(bench)
+    test.server.assert_running()?;
+    health(test)
 }
 
 /// The database stops: who is in the cache goes on, others are told to retry, and all is well when it comes back.
-fn outage(bench: &mut Bench<'_>) -> Result<String> {
-    let Some(process) = &bench.database.process else {
+fn outage(test: &mut StoreTest<'_>) -> Result<String> {
+    let Some(process) = &test.database.process else {
         return Ok("a file does not stop".to_owned());
     };
-    bench.alice()?;
+    test.alice()?;
     let ids = with_children(process.id())?;
     let outcome =
-        finish(Command::new("kill").arg("-STOP").args(&ids)).and_then(|_| while_stopped(bench));
+        finish(Command::new("kill").arg("-STOP").args(&ids)).and_then(|_| while_stopped(test));
     // Also if only some of them were stopped.
     finish(Command::new("kill").arg("-CONT").args(&ids))?;
     let said = outcome?;
     let deadline = Instant::now() + Duration::from_secs(40);
-    while !bench.get("/readyz")?.starts_with("HTTP/1.1 200") {
+    while !test.get("/readyz")?.starts_with("HTTP/1.1 200") {
         ensure!(Instant::now() < deadline, "it is not ready again");
         std::thread::sleep(Duration::from_millis(200));
     }
-    bench.wait_for_login("alice:wonderland", true)?;
-    bench.server.assert_running()?;
+    test.wait_for_login("alice:wonderland", true)?;
+    test.server.assert_running()?;
     Ok(said)
 }
 
@@ -621,16 +616,16 @@ fn with_children(id: u32) -> Result<Vec<String>> {
     Ok([id.to_string()].into_iter().chain(children).collect())
 }
 
-fn while_stopped(bench: &Bench<'_>) -> Result<String> {
+fn while_stopped(test: &StoreTest<'_>) -> Result<String> {
     // Until the server has noticed; each look-up waits for its timeout.
     let deadline = Instant::now() + Duration::from_secs(60);
-    while bench.get("/readyz")?.starts_with("HTTP/1.1 200") {
+    while test.get("/readyz")?.starts_with("HTTP/1.1 200") {
         ensure!(Instant::now() < deadline, "nobody has noticed");
-        let _ = bench.probe_tcp(["--user", "somebody:else"]);
+        let _ = test.probe_tcp(["--user", "somebody:else"]);
     }
-    let ready = bench.get("/readyz")?;
+    let ready = test.get("/readyz")?;
     ensure!(ready.contains("does not answer"), "{ready}");
-    let metrics = bench.get("/metrics")?;
+    let metrics = test.get("/metrics")?;
     let up = metrics
         .lines()
         .find(|line| line.starts_with("hairpin_store_up{"));
@@ -638,9 +633,9 @@ fn while_stopped(bench: &Bench<'_>) -> Result<String> {
         up.is_some_and(|line| line.ends_with(" 0")),
         "still up: {up:?}"
     );
-    bench.alice().context("a user in the cache")?;
+    test.alice().context("a user in the cache")?;
     // Over UDP, a client by the RFC ignores an error without integrity (RFC 8489 §9.2.5), and tries again.
-    let Err(error) = bench.probe_tcp(["--user", "somebody:else"]) else {
+    let Err(error) = test.probe_tcp(["--user", "somebody:else"]) else {
         bail!("an unknown user can allocate");
     };
     let text = format!("{error:#}");

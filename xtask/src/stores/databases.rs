@@ -11,44 +11,49 @@ use crate::interop::free_ports;
 use crate::process::Process;
 use crate::tools;
 
-const PAGE: &str = include_str!("../../../docs/stores.md");
-/// What coturn's package brings.
-const SCHEMA: &str = "/usr/share/coturn/schema.sql";
+const STORES_PAGE: &str = include_str!("../../../docs/stores.md");
+/// The schema in the package of coturn.
+const COTURN_SCHEMA: &str = "/usr/share/coturn/schema.sql";
 /// The name of the database, its user and the user's password.
-const NAME: &str = "turn";
-/// A database on a busy machine.
+const DATABASE_NAME: &str = "turn";
+/// How long a database may take to start on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A kind of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum DatabaseKind {
     Sqlite,
     Postgres,
     Mariadb,
     Redis,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 4] = [Kind::Sqlite, Kind::Postgres, Kind::Mariadb, Kind::Redis];
+impl DatabaseKind {
+    pub(super) const ALL: [DatabaseKind; 4] = [
+        DatabaseKind::Sqlite,
+        DatabaseKind::Postgres,
+        DatabaseKind::Mariadb,
+        DatabaseKind::Redis,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Sqlite => "sqlite",
-            Kind::Postgres => "postgres",
-            Kind::Mariadb => "mariadb",
-            Kind::Redis => "redis",
+            DatabaseKind::Sqlite => "sqlite",
+            DatabaseKind::Postgres => "postgres",
+            DatabaseKind::Mariadb => "mariadb",
+            DatabaseKind::Redis => "redis",
         }
     }
 }
 
-/// A database that runs.
+/// A running database.
 pub(super) struct Database {
-    pub(super) kind: Kind,
+    pub(super) kind: DatabaseKind,
     /// Its process; SQLite has none.
     pub(super) process: Option<Process>,
-    /// Where hairpin finds it.
+    /// Its URL for hairpin.
     pub(super) url: String,
-    /// How coturn's programs are told where it is: an option and its value.
+    /// The option of coturn's programs for it, and the value.
     pub(super) coturn: [String; 2],
     folder: PathBuf,
 }
@@ -62,12 +67,12 @@ impl Drop for Database {
 }
 
 /// Starts a database, and makes its tables.
-pub(super) fn start(kind: Kind, logs: &Path) -> Result<Database> {
+pub(super) fn start(kind: DatabaseKind, logs: &Path) -> Result<Database> {
     start_named(kind.name(), kind, logs)
 }
 
 /// The same, if there is another database of this kind.
-pub(super) fn start_named(own: &str, kind: Kind, logs: &Path) -> Result<Database> {
+pub(super) fn start_named(own: &str, kind: DatabaseKind, logs: &Path) -> Result<Database> {
     let name = format!("hairpin-stores-{own}-{}", std::process::id());
     let folder = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&folder);
@@ -81,10 +86,10 @@ pub(super) fn start_named(own: &str, kind: Kind, logs: &Path) -> Result<Database
         folder,
     };
     match kind {
-        Kind::Sqlite => start_sqlite(&mut database),
-        Kind::Postgres => start_postgres(&mut database, log)?,
-        Kind::Mariadb => start_mariadb(&mut database, log)?,
-        Kind::Redis => start_redis(&mut database, log)?,
+        DatabaseKind::Sqlite => start_sqlite(&mut database),
+        DatabaseKind::Postgres => start_postgres(&mut database, log)?,
+        DatabaseKind::Mariadb => start_mariadb(&mut database, log)?,
+        DatabaseKind::Redis => start_redis(&mut database, log)?,
     }
     Ok(database)
 }
@@ -111,14 +116,19 @@ fn start_postgres(database: &mut Database, log: PathBuf) -> Result<()> {
         .args(["-c", &format!("port={port}"), "-c"])
         .arg(format!("unix_socket_directories={}", data.display()));
     database.process = Some(Process::start("postgres", server, log)?);
-    database.url = format!("postgres://{NAME}@127.0.0.1:{port}/{NAME}");
-    let admin = format!("postgres://{NAME}@127.0.0.1:{port}/postgres");
+    database.url = format!("postgres://{DATABASE_NAME}@127.0.0.1:{port}/{DATABASE_NAME}");
+    let admin = format!("postgres://{DATABASE_NAME}@127.0.0.1:{port}/postgres");
     until_it_answers(database, || {
         let mut create = Command::new("psql");
-        create.args([&admin, "-q", "-c", &format!("CREATE DATABASE {NAME}")]);
+        create.args([
+            &admin,
+            "-q",
+            "-c",
+            &format!("CREATE DATABASE {DATABASE_NAME}"),
+        ]);
         create
     })?;
-    finish(Command::new("psql").args([&database.url, "-q", "-f", SCHEMA]))?;
+    finish(Command::new("psql").args([&database.url, "-q", "-f", COTURN_SCHEMA]))?;
     // The trigger that the page has for changes of other programs.
     let trigger = sql_of_the_page("CREATE FUNCTION")?;
     finish(Command::new("psql").args([
@@ -135,7 +145,7 @@ fn start_postgres(database: &mut Database, log: PathBuf) -> Result<()> {
 
 /// The SQL in the page with these words.
 pub(super) fn sql_of_the_page(words: &str) -> Result<&'static str> {
-    let blocks = PAGE.split("```sql\n").skip(1);
+    let blocks = STORES_PAGE.split("```sql\n").skip(1);
     let mut blocks = blocks.filter_map(|block| Some(block.split_once("```")?.0));
     let found = blocks.find(|block| block.contains(words));
     found.with_context(|| format!("docs/stores.md has no SQL with {words}"))
@@ -167,14 +177,21 @@ fn start_mariadb(database: &mut Database, log: PathBuf) -> Result<()> {
         client
     };
     let create = format!(
-        "CREATE DATABASE {NAME}; CREATE USER '{NAME}'@'127.0.0.1' IDENTIFIED BY '{NAME}'; GRANT ALL ON {NAME}.* TO '{NAME}'@'127.0.0.1';"
+        "CREATE DATABASE {DATABASE_NAME}; CREATE USER '{DATABASE_NAME}'@'127.0.0.1' IDENTIFIED BY '{DATABASE_NAME}'; GRANT ALL ON {DATABASE_NAME}.* TO '{DATABASE_NAME}'@'127.0.0.1';"
     );
     until_it_answers(database, || client(&["-e", &create]))?;
-    finish(&mut client(&[NAME, "-e", &format!("source {SCHEMA}")]))?;
-    database.url = format!("mysql://{NAME}:{NAME}@127.0.0.1:{port}/{NAME}");
+    finish(&mut client(&[
+        DATABASE_NAME,
+        "-e",
+        &format!("source {COTURN_SCHEMA}"),
+    ]))?;
+    database.url =
+        format!("mysql://{DATABASE_NAME}:{DATABASE_NAME}@127.0.0.1:{port}/{DATABASE_NAME}");
     database.coturn = [
         "--mysql-userdb".to_owned(),
-        format!("host=127.0.0.1 dbname={NAME} user={NAME} password={NAME} port={port}"),
+        format!(
+            "host=127.0.0.1 dbname={DATABASE_NAME} user={DATABASE_NAME} password={DATABASE_NAME} port={port}"
+        ),
     ];
     Ok(())
 }
@@ -185,21 +202,21 @@ fn start_redis(database: &mut Database, log: PathBuf) -> Result<()> {
     let mut server = as_user("nobody", "redis-server".into());
     server
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-        .args(["--requirepass", NAME, "--save", ""])
+        .args(["--requirepass", DATABASE_NAME, "--save", ""])
         // Keyspace events of all commands.
         .args(["--notify-keyspace-events", "KA", "--dir"])
         .arg(&data);
     database.process = Some(Process::start("redis-server", server, log)?);
-    database.url = format!("redis://:{NAME}@127.0.0.1:{port}/2");
+    database.url = format!("redis://:{DATABASE_NAME}@127.0.0.1:{port}/2");
     until_it_answers(database, || {
         let mut ping = Command::new("redis-cli");
         ping.args(["-e", "-p", &port.to_string(), "ping"])
-            .env("REDISCLI_AUTH", NAME);
+            .env("REDISCLI_AUTH", DATABASE_NAME);
         ping
     })?;
     database.coturn = [
         "--redis-userdb".to_owned(),
-        format!("ip=127.0.0.1 dbname=2 password={NAME} port={port} connect_timeout=5"),
+        format!("ip=127.0.0.1 dbname=2 password={DATABASE_NAME} port={port} connect_timeout=5"),
     ];
     Ok(())
 }

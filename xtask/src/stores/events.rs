@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::databases::{self, Database, Kind, finish};
+use super::databases::{self, Database, DatabaseKind, finish};
 use crate::interop::free_ports;
 use crate::process::{self, Process};
 use crate::tally::Tally;
@@ -17,43 +17,43 @@ use crate::tally::Tally;
 const USER: &str = "alice";
 const PASSWORD: &str = "wonderland";
 /// The password of the NATS server.
-const NATS: &str = "nats-secret";
-/// A batch that has failed is sent again after 30 s at most.
+const NATS_PASSWORD: &str = "nats-secret";
+/// The server sends a failed batch again after at most 30 s.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// What the server prints when it is ready, and what a client sees of an event in a subject.
-const READY: &str = "Stop with Ctrl-C";
+/// The text that the server prints when it is ready.
+const READY_LINE: &str = "Stop with Ctrl-C";
 
 /// Subjects of the messages that a subscriber has received.
-type Subjects = Arc<Mutex<Vec<String>>>;
+type ReceivedSubjects = Arc<Mutex<Vec<String>>>;
 
-struct Bench<'a> {
+struct EventsTest<'a> {
     binary: &'a Path,
     redis: Database,
     nats: Process,
-    subjects: Subjects,
+    subjects: ReceivedSubjects,
     _server: Process,
     port: u16,
 }
 
 pub(super) fn run(paths: (&Path, &Path), tally: &mut Tally) {
-    let bench = match prepare(paths) {
-        Ok(bench) => bench,
+    let test = match prepare(paths) {
+        Ok(test) => test,
         Err(error) => {
             return tally.record("events: hairpin starts with Redis and NATS", &Err(error));
         }
     };
-    type Check = fn(&Bench<'_>) -> Result<String>;
+    type Check = fn(&EventsTest<'_>) -> Result<String>;
     let checks: [(&str, Check); 2] = [
         ("an allocation is told to both", arrive),
         ("after an outage, nothing is missing", outage),
     ];
     for (what, check) in checks {
-        tally.record(&format!("events: {what}"), &check(&bench));
+        tally.record(&format!("events: {what}"), &check(&test));
     }
 }
 
-fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
-    let redis = databases::start_named("events", Kind::Redis, logs)?;
+fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<EventsTest<'a>> {
+    let redis = databases::start_named("events", DatabaseKind::Redis, logs)?;
     let nats_port = free_ports(1)?;
     let mut command = process::command("nats-server");
     command.args([
@@ -64,7 +64,7 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
         "--user",
         "hairpin",
         "--pass",
-        NATS,
+        NATS_PASSWORD,
     ]);
     let mut nats = Process::start("nats-server", command, logs.join("nats.log"))?;
     let subjects = subscribe(nats_port, &mut nats)?;
@@ -72,7 +72,7 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
     let config = logs.join("events.toml");
     let text = format!(
         "[auth]\nrealm = \"hairpin.example\"\nusers = [{{ name = {USER:?}, password = {PASSWORD:?} }}]\n\
-         [[events.sinks]]\nurl = {:?}\n[[events.sinks]]\nurl = \"nats://hairpin:{NATS}@127.0.0.1:{nats_port}\"\n",
+         [[events.sinks]]\nurl = {:?}\n[[events.sinks]]\nurl = \"nats://hairpin:{NATS_PASSWORD}@127.0.0.1:{nats_port}\"\n",
         redis.url
     );
     std::fs::write(&config, text)?;
@@ -94,7 +94,7 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
     ]);
     let mut server = Process::start("hairpin", command, logs.join("events-server.log"))?;
     let deadline = Instant::now() + MAX_WAIT;
-    while !server.output().contains(READY) {
+    while !server.output().contains(READY_LINE) {
         server.assert_running()?;
         ensure!(
             Instant::now() < deadline,
@@ -103,7 +103,7 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(Bench {
+    Ok(EventsTest {
         binary,
         redis,
         nats,
@@ -114,7 +114,7 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
 }
 
 /// Subscribes to all events. A thread reads them.
-fn subscribe(port: u16, nats: &mut Process) -> Result<Subjects> {
+fn subscribe(port: u16, nats: &mut Process) -> Result<ReceivedSubjects> {
     let deadline = Instant::now() + MAX_WAIT;
     let mut stream = loop {
         match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
@@ -127,10 +127,10 @@ fn subscribe(port: u16, nats: &mut Process) -> Result<Subjects> {
         }
     };
     let hello = format!(
-        "CONNECT {{\"verbose\":false,\"user\":\"hairpin\",\"pass\":\"{NATS}\"}}\r\nSUB hairpin.events.> 1\r\n"
+        "CONNECT {{\"verbose\":false,\"user\":\"hairpin\",\"pass\":\"{NATS_PASSWORD}\"}}\r\nSUB hairpin.events.> 1\r\n"
     );
     stream.write_all(hello.as_bytes())?;
-    let subjects = Subjects::default();
+    let subjects = ReceivedSubjects::default();
     let seen = Arc::clone(&subjects);
     let mut writer = stream.try_clone()?;
     std::thread::spawn(move || {
@@ -149,7 +149,7 @@ fn subscribe(port: u16, nats: &mut Process) -> Result<Subjects> {
     Ok(subjects)
 }
 
-impl Bench<'_> {
+impl EventsTest<'_> {
     fn allocate(&self) -> Result<()> {
         let target = format!("127.0.0.1:{}", self.port);
         let user = format!("{USER}:{PASSWORD}");
@@ -208,29 +208,29 @@ impl Bench<'_> {
     }
 }
 
-fn arrive(bench: &Bench<'_>) -> Result<String> {
-    bench.allocate()?;
-    let opened = bench.wait_for("allocation_opened", 1)?;
-    bench.wait_for("allocation_closed", opened.0)?;
+fn arrive(test: &EventsTest<'_>) -> Result<String> {
+    test.allocate()?;
+    let opened = test.wait_for("allocation_opened", 1)?;
+    test.wait_for("allocation_closed", opened.0)?;
     ensure!(opened.0 == opened.1, "{opened:?} at Redis and NATS");
     Ok(format!("{} allocations at Redis and NATS", opened.0))
 }
 
 /// Both stop. Allocations go on meanwhile, and their events come later.
-fn outage(bench: &Bench<'_>) -> Result<String> {
-    let before = bench.counts("allocation_opened")?.0;
-    let redis = bench
+fn outage(test: &EventsTest<'_>) -> Result<String> {
+    let before = test.counts("allocation_opened")?.0;
+    let redis = test
         .redis
         .process
         .as_ref()
         .context("Redis has no process")?;
-    let ids = [redis.id().to_string(), bench.nats.id().to_string()];
+    let ids = [redis.id().to_string(), test.nats.id().to_string()];
     finish(Command::new("kill").arg("-STOP").args(&ids))?;
-    let allocated = (0..3).try_for_each(|_| bench.allocate());
+    let allocated = (0..3).try_for_each(|_| test.allocate());
     // Longer than one attempt.
     std::thread::sleep(Duration::from_secs(6));
     finish(Command::new("kill").arg("-CONT").args(&ids))?;
     allocated.context("while both are stopped")?;
-    let counts = bench.wait_for("allocation_opened", before + before.max(1) * 3)?;
+    let counts = test.wait_for("allocation_opened", before + before.max(1) * 3)?;
     Ok(format!("{} of {} allocations", counts.0, before * 4))
 }

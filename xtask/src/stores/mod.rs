@@ -16,14 +16,14 @@ use clap::Args;
 
 use crate::tally::Tally;
 use crate::{cargo, scratch};
-use databases::Kind;
+use databases::DatabaseKind;
 
-/// What to run.
+/// The options of `cargo xtask stores`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Options {
     /// Only these databases.
     #[arg(long, value_name = "DATABASE")]
-    only: Vec<Kind>,
+    only: Vec<DatabaseKind>,
     /// Use this binary instead of building hairpin.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
@@ -63,20 +63,20 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 /// The maximum number of parts that run once more, alone, after a failure. If more fail, it is no accident.
 const MAX_REPEATED: usize = 2;
 
-/// What runs beside the others: the checks of one database, or those of events.
+/// A part that runs in parallel with others: the checks of one database, or those of events.
 #[derive(Clone, Copy)]
 enum Part {
-    /// The database has this place in [`Kind::ALL`].
-    Database(usize, Kind),
+    /// The database has this place in [`DatabaseKind::ALL`].
+    Database(usize, DatabaseKind),
     Events,
 }
 
 /// The parts that the options want.
 fn parts(options: &Options) -> impl Iterator<Item = Part> {
-    let wanted = |kind: &Kind| options.only.is_empty() || options.only.contains(kind);
-    let databases = Kind::ALL.into_iter().enumerate();
+    let wanted = |kind: &DatabaseKind| options.only.is_empty() || options.only.contains(kind);
+    let databases = DatabaseKind::ALL.into_iter().enumerate();
     let databases = databases.filter(move |(_, kind)| wanted(kind));
-    let events = wanted(&Kind::Redis).then_some(Part::Events);
+    let events = wanted(&DatabaseKind::Redis).then_some(Part::Events);
     databases
         .map(|(place, kind)| Part::Database(place, kind))
         .chain(events)

@@ -24,7 +24,7 @@ const STAGE_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 const POLL: Duration = Duration::from_millis(200);
 
 /// A stage that has ended.
-struct Finished {
+struct FinishedStage {
     name: String,
     seconds: f32,
     output: String,
@@ -37,7 +37,7 @@ pub(super) struct Background {
     stages: Vec<Stage>,
     /// Whether they run at idle priority.
     is_idle: bool,
-    running: Option<(JoinHandle<()>, Receiver<Finished>)>,
+    running: Option<(JoinHandle<()>, Receiver<FinishedStage>)>,
     stop: Arc<AtomicBool>,
 }
 
@@ -103,7 +103,7 @@ impl Background {
     }
 }
 
-fn print_all(finished: impl Iterator<Item = Finished>, times: &mut Times) -> Tally {
+fn print_all(finished: impl Iterator<Item = FinishedStage>, times: &mut Times) -> Tally {
     let mut total = Tally::default();
     for stage in finished {
         println!("=== {} (was in the background)", stage.name);
@@ -122,7 +122,7 @@ fn run_all(
     root: &Path,
     (stages, is_idle): (&[Stage], bool),
     stop: &AtomicBool,
-    sender: &Sender<Finished>,
+    sender: &Sender<FinishedStage>,
 ) {
     for &stage in stages {
         if stop.load(Ordering::Relaxed) {
@@ -133,7 +133,7 @@ fn run_all(
             Ok((output, outcome)) => (output, outcome),
             Err(error) => (String::new(), Err(error)),
         };
-        let finished = Finished {
+        let finished = FinishedStage {
             name: stage.name(),
             seconds: started.elapsed().as_secs_f32(),
             output,

@@ -171,12 +171,12 @@ fn binary(message: &str) -> Option<Binary> {
 #[derive(Debug, Default)]
 struct Results {
     tally: Tally,
-    failed: Vec<Failed>,
+    failed: Vec<FailedTest>,
 }
 
 /// A test that failed.
 #[derive(Debug)]
-struct Failed {
+struct FailedTest {
     /// Its binary, with this test alone.
     binary: Binary,
     test: String,
@@ -215,11 +215,12 @@ fn run_all(binaries: Vec<Binary>, lanes: usize, logs: &Path, skipped: &Path) -> 
     })
 }
 
-/// Runs each failed test once more, alone. Prints the tests that failed twice last, where a reader of a log looks first.
+/// Runs each failed test once more, alone. Prints the tests that failed twice last, where a reader of a log looks
+/// first.
 fn repeat_failed(results: Results, logs: &Path, skipped: &Path) -> Result<Tally> {
     let Results { mut tally, failed } = results;
     let few = failed.len() <= MAX_REPEATED;
-    for Failed {
+    for FailedTest {
         binary,
         test,
         output,
@@ -237,7 +238,7 @@ fn repeat_failed(results: Results, logs: &Path, skipped: &Path) -> Result<Tally>
 }
 
 /// The failed tests that the output of a test binary names, with what each printed.
-fn failed_tests(binary: &Binary, output: &str) -> Vec<Failed> {
+fn failed_tests(binary: &Binary, output: &str) -> Vec<FailedTest> {
     let failed = |line: &str| {
         let test = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
         let printed = output
@@ -247,7 +248,7 @@ fn failed_tests(binary: &Binary, output: &str) -> Vec<Failed> {
             .iter()
             .filter_map(|next| printed.find(next))
             .min();
-        Some(Failed {
+        Some(FailedTest {
             binary: Binary {
                 tests: vec![test.to_owned()],
                 ..binary.clone()

@@ -1,30 +1,30 @@
-//! The checks, and what each kernel is expected to say.
+//! The checks, and the expected results of each kernel.
 
 use std::collections::BTreeMap;
 
 use super::kernels::{Linux, SUITES};
-use super::results::Section;
+use super::results::CheckResult;
 use crate::tally::Tally;
 
-/// Something to run in each machine.
+/// A check that runs in each machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
-    pub(crate) run: Run,
+    pub(crate) run: CheckKind,
     /// The oldest kernel that it is run on.
     pub(crate) since: Linux,
-    /// Seconds after which it is killed. Without KVM, a machine is 10 to 20 times slower than this one.
+    /// Its timeout in seconds. Without KVM, a machine is 10 to 20 times slower than this one.
     pub(crate) seconds: u32,
 }
 
 impl Check {
     /// Whether it takes a minute and more without KVM. The other checks load every program and relay by every path.
     fn is_slow(&self) -> bool {
-        SLOW.contains(&self.name)
+        SLOW_CHECKS.contains(&self.name)
     }
 }
 
-const SLOW: &[&str] = &[
+const SLOW_CHECKS: &[&str] = &[
     "many_processors",
     "relay_programs",
     "offload",
@@ -33,23 +33,23 @@ const SLOW: &[&str] = &[
     "devices",
 ];
 
-/// Takes a minute too, but nothing else in the test command tries a bond: the test command runs it on the newest kernel
-/// alone.
-const ON_THE_NEWEST: &str = "bond";
+/// This check takes a minute, too. No other check of the test command uses a bond, so the test command runs it on the
+/// newest kernel only.
+const NEWEST_KERNEL_CHECK: &str = "bond";
 
 /// The checks that the test command runs.
 pub(super) fn quick(checks: &mut Vec<Check>) {
     checks.retain(|check| !check.is_slow());
     for check in checks {
-        if check.name == ON_THE_NEWEST {
+        if check.name == NEWEST_KERNEL_CHECK {
             check.since = SUITES[SUITES.len() - 1].linux;
         }
     }
 }
 
-/// What a check runs.
+/// The program of a check.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Run {
+pub(crate) enum CheckKind {
     /// `guest/checks/NAME.sh`.
     Script,
     /// The test binary of this name of a crate, with arguments that select tests.
@@ -60,41 +60,41 @@ pub(crate) enum Run {
     },
 }
 
-const ANY: Linux = Linux(5, 10);
-/// The programs of the relay and of the SIP admission filter load.
-const RELAY: Linux = Linux(5, 12);
-/// tc attaches by TCX.
-const TCX: Linux = Linux(6, 6);
-/// Drivers tell whether frames can be redirected to them. Before, XDP relays only out of the interface that a packet
-/// came by.
+const ANY_LINUX: Linux = Linux(5, 10);
+/// The first kernel that loads the programs of the relay and of the SIP admission filter.
+const LINUX_WITH_RELAY: Linux = Linux(5, 12);
+/// The first kernel on which tc attaches by TCX.
+const LINUX_WITH_TCX: Linux = Linux(6, 6);
+/// The first kernel on which drivers report whether frames can be redirected to them. Before, XDP relays only to the
+/// interface from which a packet came.
 const DRIVERS_REPORT_XDP: Linux = Linux(6, 3);
-/// What the tests say whose packets XDP should redirect to another interface, while the server's process is stopped.
-const NOT_ACROSS: &str = "did not arrive";
-/// All of them, in the order that they run in.
+/// The failure of a test in which XDP redirects packets to another interface while the server is stopped.
+const NOT_REDIRECTED: &str = "did not arrive";
+/// All checks, in the order in which they run.
 pub(crate) const CHECKS: &[Check] = &[
-    tests("programs", "bpf", "programs", &[], ANY, 60),
-    tests("floor", "bpf", "floor", &[], ANY, 60),
-    tests("steer", "bpf", "steer", &[], ANY, 60),
+    tests("programs", "bpf", "programs", &[], ANY_LINUX, 60),
+    tests("floor", "bpf", "floor", &[], ANY_LINUX, 60),
+    tests("steer", "bpf", "steer", &[], ANY_LINUX, 60),
     tests(
         "sip_admission_filter",
         "bpf",
         "admission_filter",
         &[],
-        RELAY,
+        LINUX_WITH_RELAY,
         60,
     ),
-    tests("relay_programs", "bpf", "relay", &[], RELAY, 120),
-    tests("sockets", "io", "send", &[], ANY, 60),
+    tests("relay_programs", "bpf", "relay", &[], LINUX_WITH_RELAY, 120),
+    tests("sockets", "io", "send", &[], ANY_LINUX, 60),
     script("features", 20),
     script("probe_offload", 20),
     script("memlock", 60),
     script("pinning", 60),
     script("relay", 120),
-    script_since("killed", RELAY, 60),
-    script_since("redirects", RELAY, 60),
+    script_since("killed", LINUX_WITH_RELAY, 60),
+    script_since("redirects", LINUX_WITH_RELAY, 60),
     // What the relay needs: see the expectations of "relay".
     script_since("bond", Linux(6, 1), 120),
-    script_since("many_processors", RELAY, 300),
+    script_since("many_processors", LINUX_WITH_RELAY, 300),
     // What depends on the kernel: that flows find their worker, over both families. All of these tests take two minutes
     // here.
     tests(
@@ -102,17 +102,24 @@ pub(crate) const CHECKS: &[Check] = &[
         "server",
         "steering",
         &["few_clients", "over_ipv6"],
-        ANY,
+        ANY_LINUX,
         120,
     ),
-    tests("offload", "server", "offload", &[], RELAY, 120),
-    tests("interfaces", "server", "interfaces", &[], RELAY, 120),
+    tests("offload", "server", "offload", &[], LINUX_WITH_RELAY, 120),
+    tests(
+        "interfaces",
+        "server",
+        "interfaces",
+        &[],
+        LINUX_WITH_RELAY,
+        120,
+    ),
     tests(
         "data_paths",
         "server",
         "data_paths",
         &["every_byte", "partial_checksums"],
-        RELAY,
+        LINUX_WITH_RELAY,
         300,
     ),
     // Devices that few kernels of developers have. Between two interfaces XDP needs Linux 6.3, which tells where frames
@@ -128,13 +135,13 @@ pub(crate) const CHECKS: &[Check] = &[
 ];
 
 const fn script(name: &'static str, seconds: u32) -> Check {
-    script_since(name, ANY, seconds)
+    script_since(name, ANY_LINUX, seconds)
 }
 
 const fn script_since(name: &'static str, since: Linux, seconds: u32) -> Check {
     Check {
         name,
-        run: Run::Script,
+        run: CheckKind::Script,
         since,
         seconds,
     }
@@ -148,7 +155,7 @@ const fn tests(
     since: Linux,
     seconds: u32,
 ) -> Check {
-    let run = Run::Tests {
+    let run = CheckKind::Tests {
         package,
         binary,
         arguments,
@@ -161,62 +168,66 @@ const fn tests(
     }
 }
 
-/// What older kernels refuse, and the text that the reason must contain. All else works on every kernel that it is run
-/// on.
-struct Refused {
+/// A check that older kernels refuse, and the text that the reason must contain. All other checks pass on every kernel.
+struct ExpectedRefusal {
     check: &'static str,
     outcome: &'static str,
     before: Linux,
     text: &'static str,
 }
 
-const REFUSED: &[Refused] = &[
+const EXPECTED_REFUSALS: &[ExpectedRefusal] = &[
     refused("programs", "count_tc", Linux(5, 18), "Linux 5.18"),
     refused("programs", "count_xdp", Linux(5, 18), "Linux 5.18"),
-    refused("programs", "relay_tc", RELAY, "Linux 5.12"),
-    refused("programs", "relay_xdp", RELAY, "Linux 5.12"),
-    refused("programs", "sip_admission_filter", RELAY, "Linux 5.12"),
-    refused("programs", "relay_gate", RELAY, "Linux 5.12"),
+    refused("programs", "relay_tc", LINUX_WITH_RELAY, "Linux 5.12"),
+    refused("programs", "relay_xdp", LINUX_WITH_RELAY, "Linux 5.12"),
+    refused(
+        "programs",
+        "sip_admission_filter",
+        LINUX_WITH_RELAY,
+        "Linux 5.12",
+    ),
+    refused("programs", "relay_gate", LINUX_WITH_RELAY, "Linux 5.12"),
     refused(
         "relay_programs",
         "partial::a_partial_checksum_is_complete_and_right_at_the_far_end",
-        TCX,
+        LINUX_WITH_TCX,
         "Linux 6.6",
     ),
     refused(
         "relay_programs",
         "partial::several_datagrams_in_one_packet_go_to_user_space_in_one_piece_each",
-        TCX,
+        LINUX_WITH_TCX,
         "Linux 6.6",
     ),
     refused(
         "data_paths",
         "xdp_relays_every_byte_and_nothing_afterwards",
         DRIVERS_REPORT_XDP,
-        NOT_ACROSS,
+        NOT_REDIRECTED,
     ),
     refused(
         "data_paths",
         "a_bond_relays_in_xdp_and_at_tc",
         DRIVERS_REPORT_XDP,
-        NOT_ACROSS,
+        NOT_REDIRECTED,
     ),
     refused(
         "data_paths",
         "addresses_on_dummies_are_relayed_where_their_packets_arrive",
         DRIVERS_REPORT_XDP,
-        NOT_ACROSS,
+        NOT_REDIRECTED,
     ),
     refused(
         "data_paths",
         "addresses_on_loopback_are_relayed_where_their_packets_arrive",
         DRIVERS_REPORT_XDP,
-        NOT_ACROSS,
+        NOT_REDIRECTED,
     ),
     refused("memlock", "user, 64 KiB", Linux(5, 11), "locked memory"),
-    refused("relay", "auto", RELAY, "Linux 5.12"),
-    refused("relay", "xdp", RELAY, "Linux 5.12"),
-    refused("relay", "tc", RELAY, "Linux 5.12"),
+    refused("relay", "auto", LINUX_WITH_RELAY, "Linux 5.12"),
+    refused("relay", "xdp", LINUX_WITH_RELAY, "Linux 5.12"),
+    refused("relay", "tc", LINUX_WITH_RELAY, "Linux 5.12"),
 ];
 
 const fn refused(
@@ -224,8 +235,8 @@ const fn refused(
     outcome: &'static str,
     before: Linux,
     text: &'static str,
-) -> Refused {
-    Refused {
+) -> ExpectedRefusal {
+    ExpectedRefusal {
         check,
         outcome,
         before,
@@ -233,14 +244,14 @@ const fn refused(
     }
 }
 
-/// A reason is for a person who reads it on one line.
-const LONGEST_REASON: usize = 400;
+/// The maximum length of a reason, which must be readable on one line.
+const MAX_REASON_BYTES: usize = 400;
 
-/// Compares what a machine has shown with what is expected of its kernel.
+/// Compares the results of a machine with those that its kernel must have.
 pub(crate) fn judge(
     checks: &[Check],
     linux: Linux,
-    sections: &BTreeMap<String, Section>,
+    sections: &BTreeMap<String, CheckResult>,
     tally: &mut Tally,
 ) {
     for check in checks.iter().filter(|check| linux >= check.since) {
@@ -261,7 +272,7 @@ pub(crate) fn judge(
 }
 
 fn refusal(check: &str, outcome: &str, linux: Linux) -> Option<&'static str> {
-    REFUSED
+    EXPECTED_REFUSALS
         .iter()
         .find(|one| one.check == check && one.outcome == outcome && linux < one.before)
         .map(|one| one.text)
@@ -275,7 +286,7 @@ fn verdict(expected: Option<&str>, found: &Result<String, String>) -> anyhow::Re
         (Some(text), Err(reason)) if !reason.contains(text) => {
             anyhow::bail!("refused as expected, but the reason does not say {text:?}: {reason}")
         }
-        (Some(_), Err(reason)) if reason.len() > LONGEST_REASON => {
+        (Some(_), Err(reason)) if reason.len() > MAX_REASON_BYTES => {
             anyhow::bail!(
                 "refused as expected, but with {} characters: {reason}",
                 reason.len()
@@ -313,7 +324,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), CHECKS.len());
-        for refused in REFUSED {
+        for refused in EXPECTED_REFUSALS {
             assert!(names.contains(&refused.check), "{}", refused.check);
         }
     }

@@ -13,13 +13,13 @@ use crate::process::{self, Ended, Process};
 use crate::scratch;
 use crate::workspace::output_of;
 
-/// The file is sparse.
-const SIZE: &str = "3G";
+/// The size of the disk. The file is sparse.
+const DISK_SIZE: &str = "3G";
 
-/// What a system has shown.
+/// The output of a system.
 #[derive(Debug)]
-pub(crate) struct Shown {
-    /// What it wrote on its second serial port.
+pub(crate) struct SystemOutput {
+    /// The output of its second serial port.
     pub(crate) text: String,
     pub(crate) ended: Ended,
     /// What its kernel wrote, for a person.
@@ -28,7 +28,12 @@ pub(crate) struct Shown {
 
 /// Boots the system in this folder with the kernel of a suite of Debian, until it switches itself off. The folder needs
 /// systemd and kmod. It gets the modules of the kernel.
-pub(crate) fn boot(root: &Path, suite: &str, system: &Path, limit: Duration) -> Result<Shown> {
+pub(crate) fn boot(
+    root: &Path,
+    suite: &str,
+    system: &Path,
+    limit: Duration,
+) -> Result<SystemOutput> {
     let suite = Suite::named(suite).with_context(|| format!("there is no suite {suite}"))?;
     let kernel = suite.kernel(&scratch(root, "vm")?)?;
     add_modules(&kernel, system)?;
@@ -36,7 +41,7 @@ pub(crate) fn boot(root: &Path, suite: &str, system: &Path, limit: Duration) -> 
     let _ = fs::remove_file(&disk);
     let mut format = Command::new("mkfs.ext4");
     format.args(["-q", "-F", "-d"]).arg(system);
-    output_of(format.arg(&disk).arg(SIZE))?;
+    output_of(format.arg(&disk).arg(DISK_SIZE))?;
     let archive = initrd::for_disk(&kernel)?;
     let (console, results) = (
         kernel.folder.join("disk-console.txt"),
@@ -64,7 +69,7 @@ pub(crate) fn boot(root: &Path, suite: &str, system: &Path, limit: Duration) -> 
     let text = fs::read(&results).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).replace('\r', "");
     let _ = fs::remove_file(&disk);
-    Ok(Shown {
+    Ok(SystemOutput {
         text,
         ended,
         console,

@@ -13,10 +13,10 @@ use super::kernels::Kernel;
 use crate::tools;
 use crate::workspace::output_of;
 
-/// Modules under `kernel/`. They are loaded when something asks for them.
-const MODULES: [&str; 3] = ["net", "drivers/net", "drivers/virtio"];
+/// Folders of modules under `kernel/`. The kernel loads a module on demand.
+const MODULE_FOLDERS: [&str; 3] = ["net", "drivers/net", "drivers/virtio"];
 
-/// What a machine with a disk loads: the disk, its file system, and what that requires.
+/// The modules of a machine with a disk: those of the disk, of its file system, and their dependencies.
 const DISK_MODULES: [&str; 6] = [
     "arch",
     "crypto",
@@ -29,11 +29,11 @@ const DISK_MODULES: [&str; 6] = [
 const DISK_INIT: &str = include_str!("disk-init");
 
 /// Programs of this machine that the checks run.
-const PROGRAMS: [&str; 3] = ["ip", "setpriv", "tc"];
+const HOST_PROGRAMS: [&str; 3] = ["ip", "setpriv", "tc"];
 
 /// A binary and its name in the machine.
 #[derive(Debug, Clone)]
-pub(crate) struct Binary {
+pub(crate) struct GuestBinary {
     pub(crate) name: String,
     pub(crate) file: PathBuf,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Binary {
 pub(crate) fn build(
     root: &Path,
     kernel: &Kernel,
-    binaries: &[Binary],
+    binaries: &[GuestBinary],
     plan: &str,
 ) -> Result<PathBuf> {
     let tree = kernel.folder.join("root");
@@ -56,7 +56,7 @@ pub(crate) fn build(
     fs::write(tree.join("plan"), plan)?;
     let busybox = add_busybox(&tree)?;
     let mut libraries = BTreeSet::new();
-    for name in PROGRAMS {
+    for name in HOST_PROGRAMS {
         let program = found(name)?;
         libraries.extend(libraries_of(&program)?);
         fs::copy(&program, tree.join("tools").join(name))?;
@@ -72,7 +72,7 @@ pub(crate) fn build(
         fs::create_dir_all(place.parent().context("a library without a folder")?)?;
         fs::copy(library, place)?;
     }
-    copy_modules(kernel, &tree, &busybox, &MODULES)?;
+    copy_modules(kernel, &tree, &busybox, &MODULE_FOLDERS)?;
     pack(&tree, &kernel.folder.join("initrd"))
 }
 

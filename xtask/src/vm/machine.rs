@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result, bail};
 use super::kernels::Kernel;
 use crate::process::{self, Ended, Process};
 
-/// From power on to power off. A machine takes a quarter of it where nothing else runs.
-const LIMIT: Duration = Duration::from_secs(480);
+/// From power on to power off. On an idle host, a machine takes a quarter of it.
+const MACHINE_TIMEOUT: Duration = Duration::from_secs(480);
 
-/// What a machine wrote on its two serial ports.
+/// The output of the two serial ports of a machine.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub(crate) struct SerialOutput {
     /// What the checks printed, by the protocol of `guest/init`.
     pub(crate) results: String,
     /// Where it is, for a person.
@@ -25,7 +25,7 @@ pub(crate) struct Output {
 }
 
 /// Boots a kernel, and waits until it has run all checks and switched itself off.
-pub(crate) fn run(kernel: &Kernel, initrd: &Path) -> Result<Output> {
+pub(crate) fn run(kernel: &Kernel, initrd: &Path) -> Result<SerialOutput> {
     let results_file = kernel.folder.join("results.txt");
     let console_file = kernel.folder.join("console.txt");
     // What an earlier run left must not pass for this one's.
@@ -42,7 +42,7 @@ pub(crate) fn run(kernel: &Kernel, initrd: &Path) -> Result<Output> {
     command.args(["-display", "none", "-monitor", "none"]);
     let log = kernel.folder.join("qemu.txt");
     let mut machine = Process::start("qemu-system-x86_64", command, log)?;
-    let ended = machine.wait(LIMIT)?;
+    let ended = machine.wait(MACHINE_TIMEOUT)?;
     let results = fs::read(&results_file).unwrap_or_default();
     let results = String::from_utf8_lossy(&results).replace('\r', "");
     if let Ended::Exited(status) = ended
@@ -50,14 +50,14 @@ pub(crate) fn run(kernel: &Kernel, initrd: &Path) -> Result<Output> {
     {
         bail!("QEMU ended with {status}: {}", machine.tail());
     }
-    Ok(Output {
+    Ok(SerialOutput {
         results,
         results_file,
         console_file,
     })
 }
 
-impl Output {
+impl SerialOutput {
     /// Whether QEMU has executed a breakpoint that the kernel had taken back already: so Linux patches its own code
     /// while another processor runs it. Emulated processors see such a change late at times, and the kernel takes the
     /// breakpoint for a fault.

@@ -34,14 +34,14 @@ use serde_json::Value;
 use crate::tally::Tally;
 use crate::workspace::{self, output_of};
 use crate::{cargo, scratch, tools};
-use checks::{CHECKS, Check, Run};
+use checks::{CHECKS, Check, CheckKind};
 pub(crate) use disk::boot as boot_system;
-use initrd::Binary;
+use initrd::GuestBinary;
 use kernels::{Kernel, SUITES, Suite};
-use machine::Output;
+use machine::SerialOutput;
 
-/// So many machines run at the same time.
-const SIDE_BY_SIDE: usize = 2;
+/// How many machines run in parallel.
+const PARALLEL_MACHINES: usize = 2;
 
 /// Which machines to boot, and what to do there.
 #[derive(Debug, Default, Args)]
@@ -94,7 +94,7 @@ fn check(text: &str) -> Result<Check, String> {
     })
 }
 
-/// Boots each kernel and judges what it shows.
+/// Boots each kernel, and checks its results.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let mut tally = Tally::default();
     if let Some(reason) = cannot_run() {
@@ -148,20 +148,20 @@ fn chosen_or_all<T: Copy>(some: &[T], all: &[T]) -> Vec<T> {
     if some.is_empty() { all } else { some }.to_vec()
 }
 
-/// A machine that has switched itself off, and how long that took.
-struct Booted {
-    output: Output,
+/// The output of a machine that has switched itself off, and its run time.
+struct FinishedMachine {
+    output: SerialOutput,
     seconds: f32,
 }
 
-/// Boots these kernels, [`SIDE_BY_SIDE`] at a time. The newest come first, because they have the most checks.
+/// Boots these kernels, [`PARALLEL_MACHINES`] at a time. The newest come first, because they have the most checks.
 fn boot_all(
     root: &Path,
     kernels: &[Kernel],
     checks: &[Check],
-    binaries: &[Binary],
-) -> Vec<Result<Booted>> {
-    let boot = &|kernel: &Kernel| -> Result<Booted> {
+    binaries: &[GuestBinary],
+) -> Vec<Result<FinishedMachine>> {
+    let boot = &|kernel: &Kernel| -> Result<FinishedMachine> {
         let archive = initrd::build(root, kernel, binaries, &plan(checks, kernel))?;
         let begun = Instant::now();
         let mut output = machine::run(kernel, &archive)?;
@@ -173,20 +173,20 @@ fn boot_all(
             output = machine::run(kernel, &archive)?;
         }
         let seconds = begun.elapsed().as_secs_f32();
-        Ok(Booted { output, seconds })
+        Ok(FinishedMachine { output, seconds })
     };
     let waiting = &Mutex::new((0..kernels.len()).collect::<Vec<usize>>());
     let next = || {
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.pop()
     };
-    let work = || -> Vec<(usize, Result<Booted>)> {
+    let work = || -> Vec<(usize, Result<FinishedMachine>)> {
         std::iter::from_fn(&next)
             .map(|number| (number, boot(&kernels[number])))
             .collect()
     };
-    let mut done: BTreeMap<usize, Result<Booted>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(work)).collect();
+    let mut done: BTreeMap<usize, Result<FinishedMachine>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..PARALLEL_MACHINES).map(|_| scope.spawn(work)).collect();
         let results = threads.into_iter().filter_map(|thread| thread.join().ok());
         results.flatten().collect()
     });
@@ -198,9 +198,14 @@ fn boot_all(
         .collect()
 }
 
-fn judge(kernel: &Kernel, checks: &[Check], booted: &Booted, tally: &mut Tally) -> Result<()> {
+fn judge(
+    kernel: &Kernel,
+    checks: &[Check],
+    booted: &FinishedMachine,
+    tally: &mut Tally,
+) -> Result<()> {
     let Kernel { suite, release, .. } = kernel;
-    let Booted { output, seconds } = booted;
+    let FinishedMachine { output, seconds } = booted;
     let console = output.console_file.display();
     println!("--- Linux {release} (Debian {})", suite.name);
     let (sections, done) = results::parse(&output.results);
@@ -232,8 +237,8 @@ fn plan(checks: &[Check], kernel: &Kernel) -> String {
     let line = |check: &Check| {
         let (name, seconds) = (check.name, check.seconds);
         match check.run {
-            Run::Script => format!("{name} {seconds} sh /checks/{name}.sh\n"),
-            Run::Tests {
+            CheckKind::Script => format!("{name} {seconds} sh /checks/{name}.sh\n"),
+            CheckKind::Tests {
                 package,
                 binary,
                 arguments,
@@ -247,18 +252,18 @@ fn plan(checks: &[Check], kernel: &Kernel) -> String {
 }
 
 /// Builds what the checks run.
-fn binaries(root: &Path, checks: &[Check], hairpin: Option<&Path>) -> Result<Vec<Binary>> {
+fn binaries(root: &Path, checks: &[Check], hairpin: Option<&Path>) -> Result<Vec<GuestBinary>> {
     let hairpin = match hairpin {
         Some(file) => file.to_owned(),
         None => cargo::release(root)?,
     };
-    let mut binaries = vec![Binary {
+    let mut binaries = vec![GuestBinary {
         name: "hairpin".to_owned(),
         file: hairpin,
     }];
     let tests = test_binaries(root, checks)?;
     for check in checks {
-        if let Run::Tests {
+        if let CheckKind::Tests {
             package, binary, ..
         } = check.run
         {
@@ -268,7 +273,7 @@ fn binaries(root: &Path, checks: &[Check], hairpin: Option<&Path>) -> Result<Vec
             }
             let built = tests.get(&name);
             let file = built.with_context(|| format!("cargo built no test binary {name}"))?;
-            binaries.push(Binary {
+            binaries.push(GuestBinary {
                 name,
                 file: file.clone(),
             });
@@ -286,7 +291,7 @@ fn test_binaries(root: &Path, checks: &[Check]) -> Result<BTreeMap<String, PathB
     command.arg("--message-format=json-render-diagnostics");
     let mut any = false;
     for check in checks {
-        if let Run::Tests { binary, .. } = check.run {
+        if let CheckKind::Tests { binary, .. } = check.run {
             command.args(["--test", binary]);
             any = true;
         }
@@ -326,7 +331,7 @@ mod tests {
         files.sort();
         let scripts = CHECKS
             .iter()
-            .filter(|check| matches!(check.run, Run::Script));
+            .filter(|check| matches!(check.run, CheckKind::Script));
         let mut names: Vec<String> = scripts.map(|check| format!("{}.sh", check.name)).collect();
         names.sort();
         assert_eq!(files, names);

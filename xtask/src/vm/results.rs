@@ -1,11 +1,11 @@
-//! What the guest writes on its second serial port, as outcomes of checks.
+//! Reads the results of checks from the output of the guest on its second serial port.
 
 use std::collections::BTreeMap;
 
-/// What one check has shown.
+/// The results of one check.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Section {
-    /// Of each thing it looked at: what it found, or why it does not work.
+pub(crate) struct CheckResult {
+    /// The result of each case: a detail, or the reason of the failure.
     pub(crate) outcomes: Vec<(String, Result<String, String>)>,
     /// The exit status of its command; `None` when the machine ended before.
     pub(crate) status: Option<i32>,
@@ -14,11 +14,11 @@ pub(crate) struct Section {
     pub(crate) lines: Vec<String>,
 }
 
-/// timeout(1) has killed it.
-const KILLED: i32 = 137;
+/// The exit status of a program that timeout(1) has killed.
+const KILLED_STATUS: i32 = 137;
 
-/// The sections by the names of the checks, and whether the machine went through all of its plan.
-pub(crate) fn parse(text: &str) -> (BTreeMap<String, Section>, bool) {
+/// The results by the names of the checks, and whether the machine has run all checks.
+pub(crate) fn parse(text: &str) -> (BTreeMap<String, CheckResult>, bool) {
     let mut sections = BTreeMap::new();
     let mut current: Option<(String, Vec<String>)> = None;
     for line in text.lines() {
@@ -37,7 +37,7 @@ pub(crate) fn parse(text: &str) -> (BTreeMap<String, Section>, bool) {
 }
 
 fn finish(
-    sections: &mut BTreeMap<String, Section>,
+    sections: &mut BTreeMap<String, CheckResult>,
     current: Option<(String, Vec<String>)>,
     end: Option<&str>,
 ) {
@@ -52,7 +52,7 @@ fn finish(
     outcomes.extend(of_tests(&lines));
     let problem = match status {
         None => Some("the machine ended before it".to_owned()),
-        Some(KILLED) => Some("not finished within its time".to_owned()),
+        Some(KILLED_STATUS) => Some("not finished within its time".to_owned()),
         Some(status) if status != 0 && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) => {
             Some(format!("its command ended with status {status}"))
         }
@@ -62,7 +62,7 @@ fn finish(
     if let Some(problem) = problem {
         outcomes.push((String::new(), Err(problem)));
     }
-    let section = Section {
+    let section = CheckResult {
         outcomes,
         status,
         seconds,

@@ -53,7 +53,7 @@ pub(crate) struct Counters {
 
 /// The folder and the listeners of the configuration, before anything is started.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct AcmeSockets {
     config: Acme,
     store: Store,
     listeners: Vec<TcpListener>,
@@ -63,7 +63,7 @@ pub(crate) struct Bound {
 ///
 /// # Errors
 /// Which folder or address cannot be used.
-pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Option<Bound>> {
+pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Option<AcmeSockets>> {
     if config.domains.is_empty() {
         return Ok(None);
     }
@@ -83,21 +83,21 @@ pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Op
             })?);
         }
     }
-    Ok(Some(Bound {
+    Ok(Some(AcmeSockets {
         config: config.clone(),
         store,
         listeners,
     }))
 }
 
-impl Bound {
+impl AcmeSockets {
     /// The same once more, with copies of the sockets: for a server that hands over, and may have to serve again.
     ///
     /// # Errors
     /// When no file descriptor is left.
-    pub(crate) fn try_clone(&self) -> std::io::Result<Bound> {
+    pub(crate) fn try_clone(&self) -> std::io::Result<AcmeSockets> {
         let listeners = self.listeners.iter().map(TcpListener::try_clone);
-        Ok(Bound {
+        Ok(AcmeSockets {
             config: self.config.clone(),
             store: self.store.clone(),
             listeners: listeners.collect::<Result<_, _>>()?,

@@ -17,7 +17,7 @@ use crate::config::{Acme, Challenge};
 const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A certificate chain and its private key, in PEM.
-pub(super) struct Issued {
+pub(super) struct IssuedCertificate {
     pub(super) key: String,
     pub(super) chain: String,
 }
@@ -62,7 +62,7 @@ pub(super) async fn obtain(
     replaces: Option<CertificateIdentifier<'_>>,
     responder: &Responder,
     certificates: &Certificates,
-) -> Result<Issued> {
+) -> Result<IssuedCertificate> {
     let names: Vec<Identifier> = config
         .domains
         .iter()
@@ -90,7 +90,7 @@ pub(super) async fn obtain(
     }
     let key = order.finalize().await?;
     let chain = order.poll_certificate(&policy).await?;
-    Ok(Issued { key, chain })
+    Ok(IssuedCertificate { key, chain })
 }
 
 async fn answer(

@@ -46,7 +46,7 @@ const MAX_FINISH_TIME: Duration = http::RESPONSE_WITHIN;
 
 /// A socket that listens, and that no thread serves yet.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct AdminSocket {
     listener: TcpListener,
     address: SocketAddr,
     /// The address in the configuration, by which a certificate can name it.
@@ -58,7 +58,10 @@ pub(crate) struct Bound {
 ///
 /// # Errors
 /// If an address was asked for and cannot be had.
-pub(crate) fn bind(wanted: AdminListen, inherited: &mut InheritedSockets) -> Result<Option<Bound>> {
+pub(crate) fn bind(
+    wanted: AdminListen,
+    inherited: &mut InheritedSockets,
+) -> Result<Option<AdminSocket>> {
     let mut listen = |address| {
         let take = |listener| take(listener, address);
         match inherited.take_tcp(address) {
@@ -80,9 +83,9 @@ pub(crate) fn bind(wanted: AdminListen, inherited: &mut InheritedSockets) -> Res
     }
 }
 
-fn take(listener: TcpListener, configured: SocketAddr) -> std::io::Result<Bound> {
+fn take(listener: TcpListener, configured: SocketAddr) -> std::io::Result<AdminSocket> {
     listener.set_nonblocking(true)?;
-    Ok(Bound {
+    Ok(AdminSocket {
         address: listener.local_addr()?,
         configured,
         listener,
@@ -103,13 +106,13 @@ fn explain(address: SocketAddr, error: &std::io::Error) -> anyhow::Error {
     )
 }
 
-impl Bound {
+impl AdminSocket {
     /// The same once more, with a copy of the socket: for a server that hands over, and may have to serve again.
     ///
     /// # Errors
     /// When no file descriptor is left.
-    pub(crate) fn try_clone(&self) -> std::io::Result<Bound> {
-        Ok(Bound {
+    pub(crate) fn try_clone(&self) -> std::io::Result<AdminSocket> {
+        Ok(AdminSocket {
             listener: self.listener.try_clone()?,
             address: self.address,
             configured: self.configured,

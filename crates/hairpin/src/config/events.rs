@@ -23,7 +23,7 @@ const MAX_TOPIC: usize = 128;
 
 /// One sink.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RawSink {
     remote: Remote<Sink>,
     kinds: Option<List<EventKind>>,
     delivery: Option<Delivery>,
@@ -56,7 +56,7 @@ impl Destination for Sink {
     }
 }
 
-impl Table for Written {
+impl Table for RawSink {
     const WHAT: &'static str = "a sink of events";
     const FIELDS: &'static [&'static str] = &FIELDS;
     const EXAMPLE: &'static str = Sink::EXAMPLE;
@@ -77,7 +77,7 @@ impl Table for Written {
     }
 }
 
-impl Setting for Written {
+impl Setting for RawSink {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         table::read(node, report)
     }
@@ -155,10 +155,10 @@ impl FromText for Delivery {
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<SinkSettings>> {
     let sinks = super::values(settings.events_sinks.clone()?.value).into_iter();
-    sinks.map(Written::resolve).collect()
+    sinks.map(RawSink::resolve).collect()
 }
 
-impl Written {
+impl RawSink {
     fn resolve(self) -> Option<SinkSettings> {
         let delivery = self.delivery.unwrap_or(Delivery::AtLeastOnce);
         let kinds = self.kinds.filter(|list| !list.is_empty());

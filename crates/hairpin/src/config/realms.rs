@@ -38,7 +38,7 @@ pub(crate) struct Realm {
 
 /// What is written, each value with its place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RawRealm {
     name: Option<Located<Name>>,
     origins: Option<List<Origin>>,
     server_names: Option<List<ServerName>>,
@@ -71,7 +71,7 @@ const FIELDS: [&str; 13] = [
 ];
 const EXAMPLE: &str = "write it like { name = \"a.example\", origins = [\"https://a.example\"], secrets = [\"SECRET\"] }";
 
-impl Written {
+impl RawRealm {
     /// The name of the realm.
     pub(super) fn name(&self) -> &str {
         let name = self.name.as_ref();
@@ -79,7 +79,7 @@ impl Written {
     }
 }
 
-impl Setting for Written {
+impl Setting for RawRealm {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
             let help = format!("{EXAMPLE}, in a configuration file");
@@ -88,7 +88,7 @@ impl Setting for Written {
         };
         let source = node.at.source;
         let errors = report.errors();
-        let mut realm = Written::default();
+        let mut realm = RawRealm::default();
         for (name, value) in table.iter() {
             if !realm.set(name.get_ref(), &Node::toml(source, value), report) {
                 report.push(unknown_key(source, name, "a realm", &FIELDS, &[]));
@@ -129,7 +129,7 @@ impl Setting for Written {
     }
 }
 
-impl Written {
+impl RawRealm {
     /// Reads one field. Returns whether there is one of this name.
     fn set(&mut self, field: &str, value: &Node<'_>, report: &mut Report) -> bool {
         match field {
@@ -210,7 +210,7 @@ impl FromText for ServerName {
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<Realm>> {
     let realms = super::values(settings.realms.clone()?.value).into_iter();
-    realms.map(Written::resolve).collect()
+    realms.map(RawRealm::resolve).collect()
 }
 
 /// Reports realms that a request cannot distinguish, and realms without users.
@@ -243,7 +243,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
 }
 
 /// Reports a realm without token keys that no client can choose, or that nobody can authenticate in.
-fn check_use(realm: &Located<Written>, report: &mut Report) {
+fn check_use(realm: &Located<RawRealm>, report: &mut Report) {
     let written = &realm.value;
     let name = written.name();
     if written.marks().count() < 2 {
@@ -262,7 +262,7 @@ fn check_use(realm: &Located<Written>, report: &mut Report) {
     }
 }
 
-impl Written {
+impl RawRealm {
     /// What the realm is known by, and chosen by: each once in all realms.
     fn marks(&self) -> impl Iterator<Item = (&'static str, String, &Location)> {
         let name = self.name.iter();

@@ -17,7 +17,7 @@ use super::walk::unknown_key;
 
 /// One domain, each value with its place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RawDomain {
     name: Option<Located<Host>>,
     aliases: Option<List<Host>>,
     service_route: Option<List<Route>>,
@@ -39,7 +39,7 @@ const FIELDS: [&str; 7] = [
 
 const EXAMPLE: &str = "write it like { name = \"example.org\" }";
 
-impl Setting for Written {
+impl Setting for RawDomain {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
             let help = format!("{EXAMPLE}, in a configuration file");
@@ -48,7 +48,7 @@ impl Setting for Written {
         };
         let source = node.at.source;
         let errors = report.errors();
-        let mut domain = Written::default();
+        let mut domain = RawDomain::default();
         for (name, value) in table.iter() {
             let value = Node::toml(source, value);
             match &name.get_ref()[..] {
@@ -168,10 +168,10 @@ impl FromText for Senders {
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<Domain>> {
     let domains = super::values(settings.sip_domain.clone()?.value).into_iter();
-    domains.map(Written::resolve).collect()
+    domains.map(RawDomain::resolve).collect()
 }
 
-impl Written {
+impl RawDomain {
     const fn has_credentials(&self) -> bool {
         self.users.is_some() || self.realm.is_some() || self.digest_algorithms.is_some()
     }
@@ -230,8 +230,8 @@ impl Written {
 /// How the users of each domain authenticate that says more than its name.
 pub(super) fn credentials(settings: &Settings) -> Option<Vec<DomainCredentials>> {
     let domains = super::values(settings.sip_domain.clone()?.value).into_iter();
-    let own = domains.filter(Written::has_credentials);
-    own.map(Written::credentials).collect()
+    let own = domains.filter(RawDomain::has_credentials);
+    own.map(RawDomain::credentials).collect()
 }
 
 /// How long registrations last.

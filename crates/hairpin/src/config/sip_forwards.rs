@@ -13,13 +13,13 @@ use super::table::{self, Table};
 
 /// One forward, each value with its place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RawForward {
     users: List<User>,
     domains: List<Host>,
-    on_busy: Option<Located<To>>,
-    on_no_answer: Option<Located<To>>,
-    on_unreachable: Option<Located<To>>,
-    on_not_registered: Option<Located<To>>,
+    on_busy: Option<Located<ForwardTarget>>,
+    on_no_answer: Option<Located<ForwardTarget>>,
+    on_unreachable: Option<Located<ForwardTarget>>,
+    on_not_registered: Option<Located<ForwardTarget>>,
     ring_time: Option<RingTime>,
 }
 
@@ -38,13 +38,13 @@ const FIELDS: [&str; 7] = [
 const EXAMPLE: &str =
     "write it like { users = [\"alice\"], on_busy = \"sip:voicemail@192.0.2.5\" }";
 
-impl Setting for Written {
+impl Setting for RawForward {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         table::read(node, report)
     }
 
     fn write(&self, reveal: bool) -> String {
-        fn to(to: &Option<Located<To>>) -> Option<&To> {
+        fn to(to: &Option<Located<ForwardTarget>>) -> Option<&ForwardTarget> {
             to.as_ref().map(|to| &to.value)
         }
         table::Writer::new(reveal)
@@ -59,14 +59,14 @@ impl Setting for Written {
     }
 }
 
-impl Table for Written {
+impl Table for RawForward {
     const WHAT: &'static str = "a forward";
     const FIELDS: &'static [&'static str] = &FIELDS;
     const EXAMPLE: &'static str = EXAMPLE;
 
     fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
         let to = |report: &mut Report| {
-            To::read(value, report).map(|to| Located {
+            ForwardTarget::read(value, report).map(|to| Located {
                 value: to,
                 at: value.at.clone(),
             })
@@ -95,8 +95,8 @@ impl Table for Written {
     }
 }
 
-impl Written {
-    fn all(&self) -> impl Iterator<Item = &Located<To>> {
+impl RawForward {
+    fn all(&self) -> impl Iterator<Item = &Located<ForwardTarget>> {
         let all = [
             &self.on_busy,
             &self.on_no_answer,
@@ -110,7 +110,7 @@ impl Written {
         let texts = |list: List<Host>| -> Vec<String> {
             super::values(list).iter().map(FromText::to_text).collect()
         };
-        let to = |to: Option<Located<To>>| to.map(|to| to.value.0);
+        let to = |to: Option<Located<ForwardTarget>>| to.map(|to| to.value.0);
         let users = super::values(self.users);
         Forward {
             users: users.iter().map(FromText::to_text).collect(),
@@ -128,9 +128,9 @@ impl Written {
 
 /// Where a call goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct To(String);
+pub(crate) struct ForwardTarget(String);
 
-impl FromText for To {
+impl FromText for ForwardTarget {
     const EXPECTED: &'static str = "a URI with a user, like \"sip:voicemail@192.0.2.5\"";
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
@@ -151,7 +151,7 @@ impl FromText for To {
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<Forward>> {
     let forwards = super::values(settings.sip_forward.clone()?.value);
-    Some(forwards.into_iter().map(Written::resolve).collect())
+    Some(forwards.into_iter().map(RawForward::resolve).collect())
 }
 
 /// Reports forwards that have no effect. They are without a domain, to the same user, or to a telephone number without

@@ -18,7 +18,7 @@ use super::table::{self, Table};
 
 /// One route, each value with its place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RawRoute {
     name: Option<Name>,
     priority: Option<Priority>,
     prefixes: List<Prefix>,
@@ -57,7 +57,7 @@ const FIELDS: [&str; 1 + SipRouteRow::KEYS.len()] = {
 
 const EXAMPLE: &str = "write it like { prefixes = [\"+49\"], trunks = [\"carrier\"] }";
 
-impl Setting for Written {
+impl Setting for RawRoute {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         table::read(node, report)
     }
@@ -88,7 +88,7 @@ impl Setting for Written {
     }
 }
 
-impl Table for Written {
+impl Table for RawRoute {
     const WHAT: &'static str = "a route";
     const FIELDS: &'static [&'static str] = &FIELDS;
     const EXAMPLE: &'static str = EXAMPLE;
@@ -146,7 +146,7 @@ impl Table for Written {
     }
 }
 
-impl Written {
+impl RawRoute {
     fn resolve(self, number: usize) -> routes::Route {
         let default = routes::Route::default();
         let texts = |list: List<Host>| -> Vec<String> {
@@ -428,7 +428,7 @@ fn sip_host(text: &str) -> Option<server::sip::Host<'_>> {
     server::sip::Host::new(text.as_bytes())
 }
 
-fn trunks_exist(route: &Written, settings: &Settings, report: &mut Report) {
+fn trunks_exist(route: &RawRoute, settings: &Settings, report: &mut Report) {
     let trunks = sip_trunks::all(settings);
     let names = || {
         let named = trunks.iter().filter_map(|trunk| trunk.value.name.as_ref());
@@ -446,7 +446,7 @@ fn trunks_exist(route: &Written, settings: &Settings, report: &mut Report) {
         report.push(Diagnostic::error(&name.at, message).help(help));
     }
     for name in &route.trunks {
-        let is_deaf = |trunk: &&Located<sip_trunks::Written>| {
+        let is_deaf = |trunk: &&Located<sip_trunks::RawTrunk>| {
             let named = trunk.value.name.as_ref();
             named.is_some_and(|it| it.value == name.value) && trunk.value.to.is_empty()
         };
@@ -461,7 +461,7 @@ fn trunks_exist(route: &Written, settings: &Settings, report: &mut Report) {
     }
 }
 
-fn users_exist(route: &Written, settings: &Settings, report: &mut Report) {
+fn users_exist(route: &RawRoute, settings: &Settings, report: &mut Report) {
     let users = settings.users.as_ref();
     let users = users.map_or(&[][..], |list| &list.value);
     for user in &route.from_users {
@@ -477,7 +477,7 @@ fn users_exist(route: &Written, settings: &Settings, report: &mut Report) {
 
 fn describe(
     finding: &Finding,
-    all: &[Located<Written>],
+    all: &[Located<RawRoute>],
     routes: &[routes::Route],
 ) -> Option<Diagnostic> {
     let prefix = |route: usize, prefix: usize| all.get(route)?.value.prefixes.get(prefix);

@@ -19,11 +19,11 @@ use super::table::{self, Table};
 
 /// One trunk, each value with its place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RawTrunk {
     pub(super) name: Option<Located<Name>>,
     addresses: List<Network>,
     pub(super) certificates: List<CertificateName>,
-    pub(super) to: List<To>,
+    pub(super) to: List<TrunkTarget>,
     domain: Option<Host>,
     weight: Option<Weight>,
     priority: Option<Priority>,
@@ -84,7 +84,7 @@ const FIELDS: [&str; 23] = [
 
 const EXAMPLE: &str = "write it like { name = \"carrier\", addresses = [\"192.0.2.7\"] }";
 
-impl Setting for Written {
+impl Setting for RawTrunk {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         table::read(node, report)
     }
@@ -118,7 +118,7 @@ impl Setting for Written {
     }
 }
 
-impl Table for Written {
+impl Table for RawTrunk {
     const WHAT: &'static str = "a trunk";
     const FIELDS: &'static [&'static str] = &FIELDS;
     const EXAMPLE: &'static str = EXAMPLE;
@@ -198,7 +198,7 @@ impl Table for Written {
     }
 }
 
-impl Written {
+impl RawTrunk {
     /// The numeric addresses of `to`.
     fn to_addresses(&self) -> Vec<IpAddr> {
         let to = self.to.iter();
@@ -412,9 +412,9 @@ impl FromText for CertificateName {
 
 /// Where calls are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct To(pub(super) NextHop);
+pub(crate) struct TrunkTarget(pub(super) NextHop);
 
-impl FromText for To {
+impl FromText for TrunkTarget {
     const EXPECTED: &'static str = "a URI like \"sip:192.0.2.7:5060\"";
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
@@ -433,11 +433,11 @@ impl FromText for To {
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<Trunk>> {
     let trunks = super::values(settings.sip_trunk.clone()?.value).into_iter();
-    Some(trunks.map(Written::resolve).collect())
+    Some(trunks.map(RawTrunk::resolve).collect())
 }
 
 /// All trunks.
-pub(super) fn all(settings: &Settings) -> &[Located<Written>] {
+pub(super) fn all(settings: &Settings) -> &[Located<RawTrunk>] {
     settings.sip_trunk.as_ref().map_or(&[], |list| &list.value)
 }
 

@@ -33,7 +33,7 @@ const DEFAULT_CACHE_ENTRIES: usize = 100_000;
 
 /// One store.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RawStore {
     remote: Remote<Database>,
     algorithms: Option<List<Algorithm>>,
     ttl: Option<Ttl>,
@@ -69,7 +69,7 @@ impl Destination for Database {
     }
 }
 
-impl Table for Written {
+impl Table for RawStore {
     const WHAT: &'static str = "a store";
     const FIELDS: &'static [&'static str] = &FIELDS;
     const EXAMPLE: &'static str = Database::EXAMPLE;
@@ -91,7 +91,7 @@ impl Table for Written {
     }
 }
 
-impl Setting for Written {
+impl Setting for RawStore {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         table::read(node, report)
     }
@@ -133,10 +133,10 @@ impl FromText for Algorithm {
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<StoreSettings>> {
     let stores = super::values(settings.stores.clone()?.value).into_iter();
-    stores.map(Written::resolve).collect()
+    stores.map(RawStore::resolve).collect()
 }
 
-impl Written {
+impl RawStore {
     fn resolve(self) -> Option<StoreSettings> {
         let mut store = of(self.remote.options()?);
         if let Some(algorithms) = self.algorithms.filter(|list| !list.is_empty()) {

@@ -19,4 +19,4 @@ pub(crate) mod upgrade;
 
 pub(crate) use changes::{Change, ChangeSender, Inbox, channel};
 pub(crate) use serve::Shared;
-pub(crate) use socket::{Bound, bind};
+pub(crate) use socket::{BoundControlSocket, bind};

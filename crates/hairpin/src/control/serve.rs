@@ -17,7 +17,7 @@ use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
 use super::routing::Routing;
 use super::tasks::Tasks;
 use super::upgrade::Upgrade;
-use super::{Bound, Change, ChangeSender, nodes, sessions, sip, status};
+use super::{BoundControlSocket, Change, ChangeSender, nodes, sessions, sip, status};
 use crate::admin::{Applied, Serving};
 use crate::metrics::Source;
 
@@ -67,13 +67,13 @@ impl Shared {
     }
 }
 
-impl Bound {
+impl BoundControlSocket {
     /// Serves until the result is dropped.
     ///
     /// # Errors
     /// If the thread or its runtime cannot be made.
     pub(crate) fn serve(self, shared: Arc<Shared>, changes: ChangeSender) -> Result<Serving> {
-        let Bound { listener, file } = self;
+        let BoundControlSocket { listener, file } = self;
         Serving::start("hairpin-control", Tasks::default(), move || {
             let listener = UnixListener::from_std(listener)?;
             Ok(async move {

@@ -24,7 +24,7 @@ const STICKY: u32 = 0o1000;
 
 /// A socket that listens, and that no thread serves yet. Its file is removed with it.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundControlSocket {
     pub(super) listener: UnixListener,
     pub(super) file: Arc<SocketFile>,
 }
@@ -69,7 +69,7 @@ impl Drop for SocketFile {
     }
 }
 
-impl Bound {
+impl BoundControlSocket {
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.file.path
@@ -84,8 +84,8 @@ impl Bound {
     ///
     /// # Errors
     /// When no file descriptor is left.
-    pub(crate) fn try_clone(&self) -> std::io::Result<Bound> {
-        Ok(Bound {
+    pub(crate) fn try_clone(&self) -> std::io::Result<BoundControlSocket> {
+        Ok(BoundControlSocket {
             listener: self.listener.try_clone()?,
             file: Arc::clone(&self.file),
         })
@@ -100,16 +100,19 @@ impl Bound {
         Ok([self.listener.try_clone()?.into(), lock.into()])
     }
 
-    /// The socket at `path`, of the process that has it before this one: [`Bound::copies`]. Its file stays if this
-    /// process ends before [`SocketFile::own`]: then the other process goes on.
+    /// The socket at `path`, of the process that has it before this one: [`BoundControlSocket::copies`]. Its file stays
+    /// if this process ends before [`SocketFile::own`]: then the other process goes on.
     ///
     /// # Errors
     /// If there is no such file any more.
-    pub(crate) fn of_predecessor(path: PathBuf, [listener, lock]: [OwnedFd; 2]) -> Result<Bound> {
+    pub(crate) fn of_predecessor(
+        path: PathBuf,
+        [listener, lock]: [OwnedFd; 2],
+    ) -> Result<BoundControlSocket> {
         let owner = std::fs::metadata(&path)
             .with_context(|| path.display().to_string())?
             .uid();
-        Ok(Bound {
+        Ok(BoundControlSocket {
             listener: listener.into(),
             file: Arc::new(SocketFile {
                 path,
@@ -126,7 +129,7 @@ impl Bound {
 ///
 /// # Errors
 /// If a path was asked for and cannot be used.
-pub(crate) fn bind(wanted: &ControlSocket) -> Result<Option<Bound>> {
+pub(crate) fn bind(wanted: &ControlSocket) -> Result<Option<BoundControlSocket>> {
     match wanted {
         ControlSocket::Off => Ok(None),
         ControlSocket::At(path) => at(path).map(Some).with_context(|| {
@@ -151,7 +154,7 @@ pub(crate) fn bind(wanted: &ControlSocket) -> Result<Option<Bound>> {
     }
 }
 
-fn at(path: &Path) -> Result<Bound> {
+fn at(path: &Path) -> Result<BoundControlSocket> {
     let directory = path.parent().context("it has no directory")?;
     make(directory)?;
     check(directory)?;
@@ -166,7 +169,7 @@ fn at(path: &Path) -> Result<Bound> {
         lock,
         is_handed_over: AtomicBool::new(false),
     };
-    Ok(Bound {
+    Ok(BoundControlSocket {
         listener,
         file: Arc::new(file),
     })

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 pub(crate) use record::Record;
 use record::{Body, Stamp};
-use run::{Destination, Ended, Plan, Spawned};
+use run::{Destination, Plan, Spawned, ThreadEnd};
 
 /// How long a server that ends waits for its sinks.
 pub(crate) const FLUSH: Duration = Duration::from_secs(3);
@@ -198,7 +198,7 @@ impl Destination for ToSink {
 #[derive(Debug)]
 struct Running {
     status: SinkStatus,
-    ended: Ended,
+    ended: ThreadEnd,
 }
 
 /// The sinks of a server.

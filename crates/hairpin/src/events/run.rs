@@ -52,14 +52,14 @@ pub(crate) struct Spawned<R> {
     pub(crate) sender: mpsc::Sender<R>,
     pub(crate) counters: Arc<Counters>,
     /// Ends when the thread does.
-    pub(crate) ended: Ended,
+    pub(crate) ended: ThreadEnd,
 }
 
 /// Ends when a thread does.
 #[derive(Debug)]
-pub(crate) struct Ended(std_mpsc::Receiver<()>);
+pub(crate) struct ThreadEnd(std_mpsc::Receiver<()>);
 
-impl Ended {
+impl ThreadEnd {
     /// Waits until the thread has ended, at most until shortly after `deadline`.
     pub(crate) fn wait_until(&self, deadline: Instant) {
         // Nothing is sent: the other end is dropped when the thread ends. A file on a server that is away may block it.
@@ -102,7 +102,7 @@ where
     Ok(Spawned {
         sender,
         counters,
-        ended: Ended(ended),
+        ended: ThreadEnd(ended),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The cluster: its engine, its nodes, and what was acquired beyond leases. Nodes have names of the configuration, so
 //! they are no labels.
 
-use stores::cluster::bindings::Counts;
+use stores::cluster::bindings::BindingCounters;
 use stores::cluster::{Handle, Status};
 
 use super::text::{Kind, Page};
@@ -54,7 +54,7 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
         acquired.put(&[("outcome", &outcome)], count);
     }
     if let Some(bindings) = cluster.bindings() {
-        write_bindings(page, &bindings.counts());
+        write_bindings(page, &bindings.counters());
     }
     write_events(page, &status);
 }
@@ -91,7 +91,7 @@ fn write_events(page: &mut Page, status: &Status) {
 }
 
 /// Registrations that nodes share.
-fn write_bindings(page: &mut Page, counts: &Counts) {
+fn write_bindings(page: &mut Page, counts: &BindingCounters) {
     let mut writes = page.family(
         "hairpin_cluster_sip_writes_total",
         Kind::Counter,
@@ -140,7 +140,7 @@ fn write_bindings(page: &mut Page, counts: &Counts) {
 }
 
 /// Bindings of phones that have registered at several nodes.
-fn write_removals(page: &mut Page, counts: &Counts) {
+fn write_removals(page: &mut Page, counts: &BindingCounters) {
     let received = &counts.received;
     let mut notices = page.family(
         "hairpin_cluster_sip_notices_received_total",

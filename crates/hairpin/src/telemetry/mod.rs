@@ -23,7 +23,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use crate::events::run::{self, Ended, Plan, Spawned};
+use crate::events::run::{self, Plan, Spawned, ThreadEnd};
 use crate::events::{Counters, Delivery, EventKind, FLUSH, Queue, SinkStatus, run_of_process};
 use crate::log_fields::Fields;
 use encode::{LogRecord, Origin};
@@ -44,7 +44,7 @@ pub(crate) struct TelemetrySettings {
 /// The export to a collector.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
-    threads: Vec<(SinkStatus, Ended)>,
+    threads: Vec<(SinkStatus, ThreadEnd)>,
     traces: Option<Arc<Queue>>,
     /// When the threads must end.
     stop: Option<watch::Sender<Option<Instant>>>,

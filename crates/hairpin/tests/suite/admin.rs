@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::common::controlled::eventually;
 use crate::common::{Background, Serve, TEST_TIMEOUT, run, stderr};
 
 const SECRET: &str = "0123456789abcdef0123";
@@ -40,15 +41,6 @@ fn sum(serve: &Serve, start: &str) -> f64 {
     let samples = page.lines().filter(|line| line.starts_with(start));
     let values = samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
     values.sum()
-}
-
-/// Waits until `true`, or fails.
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < TEST_TIMEOUT, "still waiting: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

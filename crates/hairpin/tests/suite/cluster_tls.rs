@@ -8,18 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cluster_calls::{call, call_over, invite, keys, reached, registered, sip_of};
 use crate::common::nodes::{Node, Redis, soon, wait_until_serving, with_engine};
+use crate::common::tls::AnyCertificate;
 use crate::sip_client::phone::Phone;
 use crate::sip_client::status;
 use hairpin_server::sip::Fingerprint;
-use streams::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
-use streams::rustls::crypto::aws_lc_rs;
-use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use streams::rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, ServerConfig, ServerConnection,
-    SignatureScheme,
-};
+use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use streams::rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 
 /// Seconds that a certificate is in use (`cluster_keys`).
 const EPOCH_S: u64 = 30 * 86_400;
@@ -71,54 +65,12 @@ fn stranger() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     (made.cert.der().clone(), key)
 }
 
-/// A client that accepts whoever is there.
-#[derive(Debug)]
-struct Anybody;
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let provider = aws_lc_rs::default_provider();
-        provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
-}
-
 /// A connection to the SIP of a node that does not come from a node. Returns the fingerprint of the node's certificate,
 /// and how many bytes the node sends behind the handshake.
 fn intrude(to: SocketAddr, with_certificate: bool) -> (String, usize) {
     let config = ClientConfig::builder()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody));
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate));
     let config = match with_certificate {
         true => {
             let (certificate, key) = stranger();

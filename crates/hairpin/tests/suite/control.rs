@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::common::controlled::eventually;
 use crate::common::{Background, Serve, fails, hairpin, json, run, stderr, stdout};
 
 /// Longer than anything here takes, also on a busy machine.
@@ -65,14 +66,6 @@ fn text(folder: &Path, more: &str) -> String {
         "{more}\n[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [\"{SECRET}\"]\n[peers]\nallow_local = true\n[admin]\nlisten = \"off\"\n[server]\ncontrol_socket = {:?}\n",
         folder.join("control.sock")
     )
-}
-
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + MAX_WAIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Sends bytes and returns all that comes back.

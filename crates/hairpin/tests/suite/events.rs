@@ -7,22 +7,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::common::controlled::eventually;
 use crate::common::{Serve, fails, file, run, stderr, stdout};
 use serde_json::Value;
 
-const MAX_WAIT: Duration = Duration::from_secs(30);
-
-/// A server whose sinks are these, with the users `ann` and `bob`.
-fn serve(sinks: &str) -> (tempfile::TempDir, Serve) {
-    let (folder, config) = file(&format!(
-        "[auth]\nrealm = \"example.org\"\nusers = [{{ name = \"ann\", password = \"secret\" }}]\n{sinks}"
-    ));
-    let serve = Serve::local(
-        &config,
-        &["--dev", "--workers", "2", "--admin", "127.0.0.1:0"],
-    );
-    (folder, serve)
-}
+/// How long a silent service keeps its connection open.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Makes two allocations, relays between them, and ends them.
 fn probe(server: &Serve, user: &str) -> bool {
@@ -30,21 +20,6 @@ fn probe(server: &Serve, user: &str) -> bool {
     run(&["probe", "turn", &target, "--user", user])
         .status
         .success()
-}
-
-fn stop(server: Serve) -> String {
-    server.signal("TERM");
-    let (status, log) = server.wait();
-    assert!(status.success(), "{log}");
-    log
-}
-
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + MAX_WAIT;
-    while !condition() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn events(path: &Path) -> Vec<Value> {
@@ -65,17 +40,17 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 fn a_file_has_the_life_of_each_allocation_with_its_totals() {
     let folder = tempfile::tempdir().unwrap();
     let (all, some) = (folder.path().join("all"), folder.path().join("some"));
-    let (_config, server) = serve(&format!(
+    let (_config, server) = Serve::with_ann(&format!(
         "[[events.sinks]]\nurl = \"file:{}\"\n[[events.sinks]]\nurl = \"file:{}\"\nkinds = [\"authentication_failed\"]\n",
         all.display(),
         some.display()
     ));
     assert!(probe(&server, "ann:secret"));
     assert!(!probe(&server, "ann:wrong"));
-    wait_for("all are sent", || {
+    eventually("all are sent", || {
         server.metric("hairpin_events_sent_total", "sink=\"1\"") >= Some(3.0)
     });
-    stop(server);
+    server.stop();
     let all = events(&all);
     let of_ann: Vec<&Value> = all
         .iter()
@@ -207,7 +182,7 @@ fn converse(stream: TcpStream, status: &AtomicU16, bodies: &Mutex<Bodies>) {
         let events = serde_json::from_slice(&body).unwrap();
         bodies.lock().unwrap().push((status, events));
         if status == SILENT {
-            std::thread::sleep(MAX_WAIT);
+            std::thread::sleep(SILENCE);
             return;
         }
         let response = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
@@ -221,20 +196,20 @@ fn converse(stream: TcpStream, status: &AtomicU16, bodies: &Mutex<Bodies>) {
 fn a_service_that_fails_for_a_while_gets_each_event_in_the_end() {
     let service = Service::start(503);
     let (_config, server) =
-        serve(&service.sink("kinds = [\"allocation_opened\", \"allocation_closed\"]\n"));
+        Serve::with_ann(&service.sink("kinds = [\"allocation_opened\", \"allocation_closed\"]\n"));
     for _ in 0..5 {
         assert!(
             probe(&server, "ann:secret"),
             "relaying does not depend on the sink"
         );
     }
-    wait_for("an attempt fails", || {
+    eventually("an attempt fails", || {
         server.metric("hairpin_events_send_failures_total", "sink=\"1\"") > Some(0.0)
     });
     assert!(server.metric("hairpin_events_waiting", "kind=\"http\"") > Some(0.0));
     service.status.store(204, Ordering::Relaxed);
-    wait_for("all are sent", || service.accepted().len() >= 20);
-    let log = stop(server);
+    eventually("all are sent", || service.accepted().len() >= 20);
+    let log = server.stop();
     assert!(
         log.contains("events wait: ") && log.contains("503"),
         "{log}"
@@ -247,22 +222,22 @@ fn a_service_that_fails_for_a_while_gets_each_event_in_the_end() {
 #[test]
 fn rejected_events_are_not_sent_again() {
     let service = Service::start(422);
-    let (_config, server) = serve(&service.sink("kinds = [\"allocation_opened\"]\n"));
+    let (_config, server) = Serve::with_ann(&service.sink("kinds = [\"allocation_opened\"]\n"));
     assert!(probe(&server, "ann:secret"));
-    wait_for("it is refused", || {
+    eventually("it is refused", || {
         server.metric("hairpin_events_lost_total", "reason=\"refused\"") == Some(2.0)
     });
     service.status.store(204, Ordering::Relaxed);
     assert!(probe(&server, "ann:secret"));
-    wait_for("the next ones are sent", || service.accepted().len() == 2);
-    stop(server);
+    eventually("the next ones are sent", || service.accepted().len() == 2);
+    server.stop();
     service.has_each_once();
 }
 
 #[test]
 fn a_silent_service_costs_a_bounded_queue_and_no_allocation() {
     let service = Service::start(SILENT);
-    let (_config, server) = serve(
+    let (_config, server) = Serve::with_ann(
         &service.sink("queue = 16\nkinds = [\"allocation_opened\", \"allocation_closed\"]\n"),
     );
     let begun = Instant::now();
@@ -283,7 +258,7 @@ fn a_silent_service_costs_a_bounded_queue_and_no_allocation() {
     assert!((16.0..=32.0).contains(&waiting), "{waiting} wait");
     assert_eq!(waiting + full, 80.0, "four events for each probe");
     let begun = Instant::now();
-    let log = stop(server);
+    let log = server.stop();
     assert!(
         begun.elapsed() < Duration::from_secs(8),
         "{:?}",
@@ -295,16 +270,17 @@ fn a_silent_service_costs_a_bounded_queue_and_no_allocation() {
 #[test]
 fn at_most_once_drops_a_batch_that_fails() {
     let service = Service::start(500);
-    let (_config, server) =
-        serve(&service.sink("delivery = \"at_most_once\"\nkinds = [\"allocation_opened\"]\n"));
+    let (_config, server) = Serve::with_ann(
+        &service.sink("delivery = \"at_most_once\"\nkinds = [\"allocation_opened\"]\n"),
+    );
     assert!(probe(&server, "ann:secret"));
-    wait_for("it is dropped", || {
+    eventually("it is dropped", || {
         server.metric("hairpin_events_lost_total", "reason=\"failed\"") == Some(2.0)
     });
     service.status.store(204, Ordering::Relaxed);
     assert!(probe(&server, "ann:secret"));
-    wait_for("the next ones are sent", || service.accepted().len() == 2);
-    stop(server);
+    eventually("the next ones are sent", || service.accepted().len() == 2);
+    server.stop();
     service.has_each_once();
 }
 

@@ -7,14 +7,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::common::controlled::eventually;
 use crate::common::turn::Client;
-use crate::common::{Serve, file, run};
+use crate::common::{Serve, run};
 use crate::sip_client::phone::Phone;
 use crate::sip_insight;
 use serde_json::{Map, Value};
 use sip::Method;
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long a silent collector keeps its connection open.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// What a collector does with a request.
 #[derive(Clone, Debug)]
@@ -128,7 +130,7 @@ fn converse(
             Reply::Status(status, more) => (status, more, ""),
             Reply::Close => return None,
             Reply::Silent => {
-                std::thread::sleep(LIMIT);
+                std::thread::sleep(SILENCE);
                 return None;
             }
         };
@@ -317,15 +319,6 @@ fn spans(request: &Request) -> Vec<Value> {
     all
 }
 
-/// A server that exports to a collector.
-fn serve(config: &str) -> (tempfile::TempDir, Serve) {
-    let (folder, config) = file(&format!(
-        "[auth]\nrealm = \"example.org\"\nusers = [{{ name = \"ann\", password = \"secret\" }}]\n{config}"
-    ));
-    let arguments = ["--dev", "--workers", "2", "--admin", "127.0.0.1:0"];
-    (folder, Serve::local(&config, &arguments))
-}
-
 /// Makes two allocations, relays between them, and ends them.
 fn probe(server: &Serve) {
     let target = server.address().to_string();
@@ -341,21 +334,6 @@ fn allocate(server: &Serve) {
     let mut client = Client::of(server.address(), [127, 0, 0, 1].into(), "ann", "secret");
     assert_eq!(client.allocate().code, 0);
     assert_eq!(client.refresh(0).code, 0);
-}
-
-fn stop(server: Serve) -> String {
-    server.signal("TERM");
-    let (status, log) = server.wait();
-    assert!(status.success(), "{log}");
-    log
-}
-
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// The JSON objects of a file, one per line.
@@ -385,13 +363,13 @@ fn the_log_and_each_ended_allocation_are_exported() {
          [log]\nformat = \"json\"\n",
         events.display()
     ));
-    let (_config, server) = serve(&config);
+    let (_config, server) = Serve::with_ann(&config);
     probe(&server);
-    wait_for("both spans are there", || collector.spans().len() == 2);
-    wait_for("both are counted", || {
+    eventually("both spans are there", || collector.spans().len() == 2);
+    eventually("both are counted", || {
         server.metric("hairpin_telemetry_sent_total", "signal=\"traces\"") == Some(2.0)
     });
-    let log = stop(server);
+    let log = server.stop();
     for request in collector.requests() {
         assert_eq!(request.headers["authorization"], "Bearer t0ken");
         assert_eq!(request.headers["x-scope-orgid"], "turn");
@@ -481,8 +459,8 @@ fn an_ended_call_is_a_span_with_its_attempts_and_responses() {
     let bye = caller.expect("BYE ");
     caller.respond(&bye, "200 OK");
     called.expect("SIP/2.0 200");
-    wait_for("the span is there", || !collector.spans().is_empty());
-    stop(server.0.serve);
+    eventually("the span is there", || !collector.spans().is_empty());
+    server.0.serve.stop();
     let (spans, events) = (collector.spans(), lines(&events));
     let ([span], [event]) = (&spans[..], &events[..]) else {
         panic!("{spans:?} {events:?}");
@@ -524,9 +502,9 @@ fn a_collector_that_is_down_or_busy_gets_everything_later() {
         Reply::Status(502, ""),
         Reply::Status(504, ""),
     ]);
-    let (_config, server) = serve(&collector.config("signals = [\"traces\"]\n"));
+    let (_config, server) = Serve::with_ann(&collector.config("signals = [\"traces\"]\n"));
     probe(&server);
-    wait_for("both spans are there", || collector.spans().len() == 2);
+    eventually("both spans are there", || collector.spans().len() == 2);
     let failures = server.metric("hairpin_telemetry_send_failures_total", "signal=\"traces\"");
     // The client repeats a request by itself only on a connection that was idle.
     assert_eq!(failures, Some(5.0));
@@ -539,7 +517,7 @@ fn a_collector_that_is_down_or_busy_gets_everything_later() {
     let bodies: BTreeSet<String> = requests.iter().map(|it| it.body.to_string()).collect();
     let accepted = requests.iter().filter(|it| it.is_accepted);
     assert_eq!(bodies.len(), accepted.count());
-    let log = stop(server);
+    let log = server.stop();
     assert!(
         log.contains("events wait: ") && log.contains("events are sent again"),
         "{log}"
@@ -553,7 +531,7 @@ fn what_a_collector_refuses_is_counted_and_not_sent_again() {
         Reply::Status(400, ""),
         Reply::Accept(r#"{"partialSuccess":{"rejectedSpans":"1","errorMessage":"too old"}}"#),
     ]);
-    let (_config, server) = serve(&collector.config("signals = [\"traces\"]\n"));
+    let (_config, server) = Serve::with_ann(&collector.config("signals = [\"traces\"]\n"));
     let lost = |count: f64| {
         server.metric(
             "hairpin_telemetry_lost_total",
@@ -561,14 +539,14 @@ fn what_a_collector_refuses_is_counted_and_not_sent_again() {
         ) == Some(count)
     };
     allocate(&server);
-    wait_for("a batch is refused", || lost(1.0));
+    eventually("a batch is refused", || lost(1.0));
     allocate(&server);
-    wait_for("a span is rejected", || lost(2.0));
+    eventually("a span is rejected", || lost(2.0));
     allocate(&server);
-    wait_for("the next one is accepted", || {
+    eventually("the next one is accepted", || {
         server.metric("hairpin_telemetry_sent_total", "signal=\"traces\"") == Some(1.0)
     });
-    let log = stop(server);
+    let log = server.stop();
     for part in ["events lost: the collector responds with 400", "too old"] {
         assert!(log.contains(part), "{log}");
     }
@@ -583,9 +561,9 @@ fn what_a_collector_refuses_is_counted_and_not_sent_again() {
 #[test]
 fn a_silent_collector_costs_a_bounded_queue_and_no_allocation() {
     let collector = Collector::start(vec![Reply::Silent; 100]);
-    let (_config, server) = serve(&collector.config("queue = 16\n"));
+    let (_config, server) = Serve::with_ann(&collector.config("queue = 16\n"));
     let metric = |name: &str, labels: &str| server.metric(name, labels).unwrap();
-    wait_for("the first log records are on their way", || {
+    eventually("the first log records are on their way", || {
         !collector.requests().is_empty()
     });
     // Each probe makes four log lines.
@@ -602,19 +580,19 @@ fn a_silent_collector_costs_a_bounded_queue_and_no_allocation() {
         (16.0..=16.0 + 256.0).contains(&waiting) && full > 0.0,
         "{waiting} {full}"
     );
-    let log = stop(server);
+    let log = server.stop();
     assert!(log.contains("events lost: the server has ended"), "{log}");
 }
 
 #[test]
 fn the_lines_of_an_export_are_in_the_log_and_not_exported() {
     let collector = Collector::start([Reply::Status(503, "")]);
-    let (_config, server) = serve(&collector.config("signals = [\"logs\"]\n"));
-    wait_for("it has worked again", || !collector.logs().is_empty());
+    let (_config, server) = Serve::with_ann(&collector.config("signals = [\"logs\"]\n"));
+    eventually("it has worked again", || !collector.logs().is_empty());
     allocate(&server);
     let has = |message: &str| collector.logs().iter().any(|it| message_of(it) == message);
-    wait_for("a later line is exported", || has("allocation closed"));
-    let log = stop(server);
+    eventually("a later line is exported", || has("allocation closed"));
+    let log = server.stop();
     assert!(
         log.contains("events wait: the collector responds with 503"),
         "{log}"

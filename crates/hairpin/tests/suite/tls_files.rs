@@ -1,14 +1,10 @@
 //! `[tls]` in `hairpin check` and `hairpin serve`: files that are right, wrong, replaced, and never shown.
 
+use crate::common::tls::AnyCertificate;
 use crate::common::{Serve, fails, hairpin, run, stderr, stdout};
-use hairpin_server::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
 use hairpin_server::rustls::pki_types::pem::PemObject as _;
-use hairpin_server::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use hairpin_server::rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, crypto,
-};
+use hairpin_server::rustls::pki_types::{CertificateDer, ServerName};
+use hairpin_server::rustls::{ClientConfig, ClientConnection, crypto};
 use rcgen::{CertificateParams, KeyPair};
 use std::fs::{self, Permissions};
 use std::net::{SocketAddr, TcpStream};
@@ -222,45 +218,12 @@ fn a_pair_may_be_for_some_listeners_only() {
 
 /// The certificate that a server shows.
 fn shown_at(address: SocketAddr) -> Option<CertificateDer<'static>> {
-    #[derive(Debug)]
-    struct Anybody;
-    impl ServerCertVerifier for Anybody {
-        fn verify_server_cert(
-            &self,
-            _: &CertificateDer<'_>,
-            _: &[CertificateDer<'_>],
-            _: &ServerName<'_>,
-            _: &[u8],
-            _: UnixTime,
-        ) -> Result<ServerCertVerified, Error> {
-            Ok(ServerCertVerified::assertion())
-        }
-        fn verify_tls12_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-        fn verify_tls13_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            vec![SignatureScheme::ECDSA_NISTP256_SHA256]
-        }
-    }
     let provider = Arc::new(crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
         .with_no_client_auth();
     let name = ServerName::try_from("turn.example.org").unwrap();
     let mut client = ClientConnection::new(Arc::new(config), name).unwrap();

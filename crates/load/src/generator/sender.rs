@@ -61,14 +61,14 @@ pub(super) struct Run {
 
 /// What has been stamped for one burst.
 #[derive(Clone, Copy, Default)]
-struct Stamped {
+struct StampedBurst {
     late: u64,
     frame_bytes: u64,
     payload_bytes: u64,
 }
 
-impl AddAssign for Stamped {
-    fn add_assign(&mut self, more: Stamped) {
+impl AddAssign for StampedBurst {
+    fn add_assign(&mut self, more: StampedBurst) {
         self.late += more.late;
         self.frame_bytes += more.frame_bytes;
         self.payload_bytes += more.payload_bytes;
@@ -149,8 +149,8 @@ impl SenderStream {
         now: u64,
         shared: &Shared,
         (runs, meant): (&mut Vec<Run>, &mut Vec<u64>),
-    ) -> Stamped {
-        let mut stamped = Stamped::default();
+    ) -> StampedBurst {
+        let mut stamped = StampedBurst::default();
         let train = self.share.train();
         let mut n = numbers.start;
         while n < numbers.end {
@@ -267,7 +267,7 @@ impl Sender {
         }
         track.next = numbers.end;
         let first = track.intended(numbers.start, shared).unwrap_or(now);
-        let mut stamped = Stamped::default();
+        let mut stamped = StampedBurst::default();
         let mut flushed = Flushed::default();
         let mut n = numbers.start;
         while n < numbers.end {

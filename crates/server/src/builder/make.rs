@@ -12,7 +12,7 @@ use crate::dtls::ListenerProtocols;
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
 use crate::handover::{OpenListeners, TakeOver};
-use crate::live::{Changes, LiveSettings, Published};
+use crate::live::{Changes, LiveSettings, PublishedConfig};
 use crate::mailbox::Mailbox;
 use crate::observer::{Listeners, Observer};
 use crate::offload::{Prepared, PublishedStatus};
@@ -25,7 +25,7 @@ use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::routes::Table;
-use crate::sip::{self, Sip, SipTakeover, SipUpgrade, Surroundings, Transport};
+use crate::sip::{self, Sip, SipEnvironment, SipTakeover, SipUpgrade, Transport};
 use crate::state_dir::StateDir;
 use crate::steering::{Numbering, Tables};
 use crate::worker::{Worker, WorkerMessage, now};
@@ -44,7 +44,7 @@ const MAX_SHARED_PORTS: usize = 256;
 const MAX_ALLOCATIONS: u32 = 1 << 20;
 
 /// The sockets of all listeners.
-struct Bound {
+struct BoundListeners {
     /// For each listener of STUN and TURN, one socket per worker.
     groups: Vec<Vec<UdpSocket>>,
     listeners: Listeners,
@@ -93,7 +93,7 @@ impl Builder {
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let mut taking = self.begin_take_over((workers, most), (&relays, ports), &quotas, size)?;
         let sip = taking.as_mut().and_then(|taking| taking.sip.take());
-        let Bound {
+        let BoundListeners {
             groups,
             listeners,
             streams,
@@ -115,7 +115,7 @@ impl Builder {
             relays: Arc::clone(&relays),
             rates,
             config: configuration.engine.clone(),
-            published: Published::new(configuration),
+            published: PublishedConfig::new(configuration),
             offloads,
             relay_gro,
             batch_limit: self.batch_limit,
@@ -194,7 +194,7 @@ impl Builder {
         workers: usize,
         offloads: Option<Offloads>,
         (taking, taking_sip): (Option<&ServerTakeover>, Option<SipTakeover>),
-    ) -> Result<Bound, StartError> {
+    ) -> Result<BoundListeners, StartError> {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
         let shared = taking.map_or(&[][..], |taking| taking.steering.listeners());
         let groups = self.bind_listeners(workers, gro, shared)?;
@@ -204,7 +204,7 @@ impl Builder {
         let buffers = self.wanted_buffers();
         let state = self.state_dir.as_deref();
         let state = state.map(StateDir::open).transpose()?;
-        let surroundings = Surroundings {
+        let surroundings = SipEnvironment {
             inherited: &self.inherited,
             state,
             numbering: taking.map_or_else(
@@ -230,7 +230,7 @@ impl Builder {
                 .collect()
         };
         let open = open_listeners(&groups, &streams, &sip).map_err(StartError::Worker)?;
-        Ok(Bound {
+        Ok(BoundListeners {
             open,
             listeners: Listeners {
                 udp: with(ListenerProtocols::Dtls),

@@ -4,7 +4,7 @@ use crate::addresses::RelayAddresses;
 use crate::connections::{Arena, Connections, WorkerLimits};
 use crate::error::StartError;
 use crate::handover::Predecessor;
-use crate::live::Published;
+use crate::live::PublishedConfig;
 use crate::mailbox::Mailbox;
 use crate::offload::WorkerTables;
 use crate::ports::PortRange;
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     /// `None`: each engine keeps the limits of its own allocations.
     pub(super) rates: Option<Arc<RateTable>>,
     pub(super) config: ValidConfig,
-    pub(super) published: Arc<Published>,
+    pub(super) published: Arc<PublishedConfig>,
     pub(super) offloads: Option<Offloads>,
     /// Relays may join datagrams where the kernel can.
     pub(super) relay_gro: bool,

@@ -1,11 +1,9 @@
 //! Certificates that prove the control of a domain to an ACME server (RFC 8737, TLS-ALPN-01).
 
-use super::{CertificateError, Certificates};
+use super::{CertificateError, Certificates, self_sign};
 use arc_swap::ArcSwap;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use std::sync::Arc;
-use streams::rustls::crypto::aws_lc_rs;
-use streams::rustls::pki_types::PrivatePkcs8KeyDer;
 use streams::rustls::server::ClientHello;
 use streams::rustls::sign::CertifiedKey;
 
@@ -85,9 +83,5 @@ fn certificate(domain: &str, digest: &[u8; 32]) -> Result<CertifiedKey, String> 
     let mut params = CertificateParams::new(vec![domain.to_owned()]).map_err(text)?;
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
     let key = KeyPair::generate().map_err(text)?;
-    let made = params.self_signed(&key).map_err(text)?;
-    let private = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
-    let signing =
-        aws_lc_rs::sign::any_supported_type(&private).map_err(|error| error.to_string())?;
-    Ok(CertifiedKey::new(vec![made.der().clone()], signing))
+    self_sign(&params, &key)
 }

@@ -19,6 +19,7 @@
 
 mod challenge;
 mod files;
+mod fingerprint;
 mod pair;
 mod watch;
 
@@ -28,6 +29,8 @@ mod handshake_tests;
 mod tests;
 
 pub use challenge::AcmeValidation;
+pub use fingerprint::{Fingerprint, NoFingerprint};
+pub(crate) use pair::self_sign;
 pub use pair::{CertificateError, CertificateFiles, CertificateInfo};
 pub(crate) use watch::CertificateWatch;
 

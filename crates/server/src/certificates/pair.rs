@@ -1,5 +1,7 @@
 //! Reads and checks one certificate chain with its private key.
 
+use super::Fingerprint;
+use rcgen::{CertificateParams, KeyPair};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -9,9 +11,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use streams::rustls::RootCertStore;
 use streams::rustls::crypto::aws_lc_rs;
-use streams::rustls::crypto::hash::HashAlgorithm;
 use streams::rustls::pki_types::pem::{self, PemObject};
-use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use streams::rustls::sign::CertifiedKey;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -24,8 +25,8 @@ pub struct CertificateFiles {
     pub certificate: PathBuf,
     /// A PEM file with the private key: PKCS #8, SEC 1 or PKCS #1, without a passphrase.
     pub key: PathBuf,
-    /// The addresses of the listeners that use this pair, as they are configured. Empty: all listeners that have no pair
-    /// of their own.
+    /// The addresses of the listeners that use this pair, as they are configured. Empty: all listeners that have no
+    /// pair of their own.
     pub listeners: Vec<SocketAddr>,
 }
 
@@ -202,13 +203,8 @@ fn unix_s() -> u64 {
 
 /// Reads and checks two files.
 pub(super) fn read(files: &CertificateFiles) -> Result<Pair, CertificateError> {
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|source| CertificateError::Read {
-            path: path.to_owned(),
-            source,
-        })
-    };
-    let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
+    let certificate = read_file(&files.certificate)?;
+    let key = read_file(&files.key)?;
     let place = |path: &Path| path.display().to_string();
     let mut pair = parse(
         &certificate,
@@ -220,13 +216,17 @@ pub(super) fn read(files: &CertificateFiles) -> Result<Pair, CertificateError> {
     Ok(pair)
 }
 
+fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    std::fs::read(path).map_err(|source| CertificateError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// Adds the certificates of a PEM file.
 pub(super) fn read_roots(path: &Path, roots: &mut RootCertStore) -> Result<(), CertificateError> {
     let place = || path.display().to_string();
-    let text = std::fs::read(path).map_err(|source| CertificateError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = read_file(path)?;
     let before = roots.len();
     for (number, certificate) in (1..).zip(CertificateDer::pem_slice_iter(&text)) {
         let certificate = certificate.map_err(|error| CertificateError::Pem {
@@ -289,6 +289,15 @@ pub(super) fn parse(
     })
 }
 
+/// Signs a certificate with its own key.
+pub(crate) fn self_sign(params: &CertificateParams, key: &KeyPair) -> Result<CertifiedKey, String> {
+    let certificate = params.self_signed(key).map_err(|error| error.to_string())?;
+    let private = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let signing =
+        aws_lc_rs::sign::any_supported_type(&private).map_err(|error| error.to_string())?;
+    Ok(CertifiedKey::new(vec![certificate.der().clone()], signing))
+}
+
 /// Checks the order of a chain. Returns names, validity and fingerprint of its first certificate.
 fn inspect_chain(
     chain: &[CertificateDer<'_>],
@@ -323,27 +332,13 @@ fn inspect_chain(
     if let Ok(Some(alternatives)) = own.subject_alternative_name() {
         names.extend(alternatives.value.general_names.iter().filter_map(name_of));
     }
-    let digest = aws_lc_rs::default_provider()
-        .cipher_suites
-        .iter()
-        .filter_map(|suite| suite.tls13())
-        .map(|suite| suite.common.hash_provider)
-        .find(|hash| hash.algorithm() == HashAlgorithm::SHA256);
-    let sha256 = match (digest, chain.first()) {
-        (Some(hash), Some(first)) => hash
-            .hash(first)
-            .as_ref()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
-        _ => String::new(),
-    };
+    let sha256 = chain.first().map(|der| Fingerprint::of(der).to_string());
     Ok(CertificateInfo {
         place: place.to_owned(),
         names,
         begins_unix_s: u64::try_from(own.validity().not_before.timestamp()).unwrap_or(0),
         expires_unix_s: u64::try_from(own.validity().not_after.timestamp()).unwrap_or(0),
-        sha256,
+        sha256: sha256.unwrap_or_default(),
     })
 }
 

@@ -22,7 +22,7 @@ const MAX_UNWRITTEN_RESPONSES: usize = 16 << 10;
 
 /// The progress of the protocol detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum DetectionStage {
     /// A PROXY header must arrive first.
     Proxy,
     /// The first bytes, which select the protocol, have not arrived.
@@ -33,7 +33,7 @@ enum Stage {
 
 /// The readiness that the poller reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Watching {
+pub(super) enum WatchedEvents {
     Nothing,
     Read,
     Write,
@@ -90,7 +90,7 @@ pub(crate) struct Connection {
     /// The address that the limits per source count: the client's, or the load balancer's until its PROXY header has
     /// arrived.
     pub(super) source: SocketAddr,
-    stage: Stage,
+    stage: DetectionStage,
     pub(super) tls: Option<Box<Tls>>,
     /// The first bytes of an incomplete message. It is usually empty and then holds no memory.
     pub(super) inbound: Vec<u8>,
@@ -117,7 +117,7 @@ pub(crate) struct Connection {
     pub(super) is_held: bool,
     /// It is in the list of connections to write to.
     pub(super) is_dirty: bool,
-    pub(super) watching: Watching,
+    pub(super) watching: WatchedEvents,
     /// Time at which its timer fires. The deadline may be later.
     pub(super) armed: Mono,
 }
@@ -138,9 +138,9 @@ impl Connection {
             path,
             listener,
             stage: if is_proxied {
-                Stage::Proxy
+                DetectionStage::Proxy
             } else {
-                Stage::First
+                DetectionStage::First
             },
             tls: None,
             inbound: Vec::new(),
@@ -155,7 +155,7 @@ impl Connection {
             is_paused: false,
             is_held: false,
             is_dirty: false,
-            watching: Watching::Read,
+            watching: WatchedEvents::Read,
             armed: Mono::NEVER,
         }
     }
@@ -164,7 +164,7 @@ impl Connection {
     pub(super) fn adopt(&mut self, (local, remote): (SocketAddr, SocketAddr), bytes: Vec<u8>) {
         self.path.five_tuple.local = local;
         self.path.five_tuple.remote = remote;
-        self.stage = Stage::Open;
+        self.stage = DetectionStage::Open;
         self.has_spoken = true;
         self.inbound = bytes;
     }
@@ -184,7 +184,7 @@ impl Connection {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.stage == Stage::Open
+        self.stage == DetectionStage::Open
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -214,12 +214,12 @@ impl Connection {
         arena: &mut Arena,
         now: Mono,
     ) -> Outcome {
-        if self.stage == Stage::Open {
+        if self.stage == DetectionStage::Open {
             return self.take_open(bytes, arena, now);
         }
         self.last_received = now;
         self.inbound.extend_from_slice(bytes);
-        if self.stage == Stage::Proxy {
+        if self.stage == DetectionStage::Proxy {
             match self.take_proxy_header() {
                 Ok(true) => {}
                 Ok(false) => return OPEN,
@@ -247,7 +247,7 @@ impl Connection {
                     self.path.five_tuple.local = addresses.server;
                 }
                 self.inbound.drain(..len);
-                self.stage = Stage::First;
+                self.stage = DetectionStage::First;
                 Ok(true)
             }
         }
@@ -274,7 +274,7 @@ impl Connection {
             FirstBytes::Other => return Err(ended(EndReason::NotStun)),
         };
         self.path.five_tuple.transport = transport;
-        self.stage = Stage::Open;
+        self.stage = DetectionStage::Open;
         Ok(true)
     }
 
@@ -359,7 +359,7 @@ impl Connection {
         &mut self,
         scratch: &mut Vec<u8>,
         spare: &mut ChunkPool,
-        written: &mut Written,
+        written: &mut WriteTotals,
     ) -> Outcome {
         loop {
             if !self.write_ciphertext(written) {
@@ -378,7 +378,7 @@ impl Connection {
         }
     }
 
-    fn broken_or_full(&self, written: &Written) -> Outcome {
+    fn broken_or_full(&self, written: &WriteTotals) -> Outcome {
         if written.is_broken {
             ended(EndReason::Client)
         } else {
@@ -387,7 +387,7 @@ impl Connection {
     }
 
     /// Writes encrypted bytes. Returns whether all were written.
-    pub(super) fn write_ciphertext(&mut self, written: &mut Written) -> bool {
+    pub(super) fn write_ciphertext(&mut self, written: &mut WriteTotals) -> bool {
         while self.ciphertext_written < self.ciphertext.len() {
             let rest = &self.ciphertext[self.ciphertext_written..];
             match written.write(&self.stream, &[IoSlice::new(rest)]) {
@@ -401,7 +401,7 @@ impl Connection {
     }
 
     /// Writes queued bytes without TLS. Returns whether the socket may have room for more.
-    fn write_plain(&mut self, spare: &mut ChunkPool, written: &mut Written) -> bool {
+    fn write_plain(&mut self, spare: &mut ChunkPool, written: &mut WriteTotals) -> bool {
         let mut parts = [IoSlice::new(&[]); MAX_WRITE_PARTS];
         let count = self.unwritten.parts(&mut parts);
         match written.write(&self.stream, &parts[..count]) {
@@ -418,7 +418,7 @@ impl Connection {
         &mut self,
         scratch: &mut Vec<u8>,
         spare: &mut ChunkPool,
-        written: &mut Written,
+        written: &mut WriteTotals,
     ) -> bool {
         let Some(tls) = &mut self.tls else {
             return true;
@@ -447,7 +447,7 @@ impl Connection {
     }
 
     /// Over TLS, sends close_notify if the socket has room.
-    pub(super) fn send_close_notify(&mut self, written: &mut Written) {
+    pub(super) fn send_close_notify(&mut self, written: &mut WriteTotals) {
         if let Some(tls) = &mut self.tls {
             tls.close(&mut self.ciphertext);
         }
@@ -455,15 +455,15 @@ impl Connection {
     }
 
     /// The readiness that the poller must report now.
-    pub(super) fn wants(&self) -> Watching {
+    pub(super) fn wants(&self) -> WatchedEvents {
         match (
             self.waiting() > 0 && !self.is_handshake_only(),
             self.is_reading_stopped(),
         ) {
-            (false, false) => Watching::Read,
-            (false, true) => Watching::Nothing,
-            (true, false) => Watching::Both,
-            (true, true) => Watching::Write,
+            (false, false) => WatchedEvents::Read,
+            (false, true) => WatchedEvents::Nothing,
+            (true, false) => WatchedEvents::Both,
+            (true, true) => WatchedEvents::Write,
         }
     }
 
@@ -475,13 +475,13 @@ impl Connection {
 
 /// The result of write calls.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct WriteTotals {
     pub(super) calls: u64,
     pub(super) bytes: u64,
     pub(super) is_broken: bool,
 }
 
-impl Written {
+impl WriteTotals {
     /// Returns the number of written bytes; `None` if the socket has no room or the connection is broken.
     fn write(&mut self, stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Option<usize> {
         loop {

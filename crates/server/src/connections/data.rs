@@ -3,7 +3,7 @@
 //!
 //! A connection leaves the table of its worker, and stays in its counts until it ends.
 
-use super::connection::{Connection, Written};
+use super::connection::{Connection, WriteTotals};
 use super::{CONNECTION_BIT, Connections, EndReason, Slot};
 use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection};
@@ -278,7 +278,7 @@ impl Connection {
         self.slot = slot;
         self.path.listener = listener;
         self.is_dirty = false;
-        self.watching = super::connection::Watching::Nothing;
+        self.watching = super::connection::WatchedEvents::Nothing;
         self.armed = self.deadline(limits).0;
     }
 }
@@ -343,7 +343,7 @@ impl DataConnection {
     /// # Errors
     /// `WouldBlock` when there is no room for all of it; otherwise the connection has failed.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        let mut written = Written::default();
+        let mut written = WriteTotals::default();
         if self.connection.waiting() > 0 && !self.connection.write_ciphertext(&mut written) {
             return Err(match written.is_broken {
                 true => ErrorKind::BrokenPipe.into(),

@@ -31,7 +31,7 @@ pub use streams::tls::Failure as TlsFailure;
 use crate::descriptors::ForClients;
 use crate::sources::Sources;
 pub(crate) use connection::KeptBytes;
-use connection::{Connection, Written};
+use connection::{Connection, WriteTotals};
 use io::Poller;
 use std::time::Duration;
 use streams::ChunkPool;
@@ -200,7 +200,7 @@ impl Connections {
         let Some(mut connection) = self.table[slot.index as usize].take() else {
             return;
         };
-        let mut written = Written::default();
+        let mut written = WriteTotals::default();
         self.queued -= connection.waiting();
         connection.send_close_notify(&mut written);
         connection.unwritten.clear(&mut self.spare);

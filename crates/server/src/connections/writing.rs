@@ -1,6 +1,6 @@
 //! What clients get: queued per connection, written once per wake-up.
 
-use super::connection::{Outcome, Watching, Written};
+use super::connection::{Outcome, WatchedEvents, WriteTotals};
 use super::{Connections, EndReason, MAX_UNSENT_BYTES, Slot, UNPROVEN_NS};
 use crate::worker::Token;
 use io::{Interest, Poller};
@@ -63,8 +63,8 @@ impl Connections {
             .min(UNPROVEN_NS);
     }
 
-    /// Writes what the connections of this wake-up have queued. A full socket is not written to; there, only relayed data
-    /// that is too old is dropped.
+    /// Writes what the connections of this wake-up have queued. A full socket is not written to; there, only relayed
+    /// data that is too old is dropped.
     fn write_dirty(&mut self, poller: &Poller, now: Mono) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
@@ -74,7 +74,10 @@ impl Connections {
             connection.is_dirty = false;
             let begun = (!connection.is_proven).then(io::clock::monotonic_ns);
             // The poller will report when a full socket has room.
-            if matches!(connection.watching, Watching::Write | Watching::Both) {
+            if matches!(
+                connection.watching,
+                WatchedEvents::Write | WatchedEvents::Both
+            ) {
                 self.drop_old(slot, now);
             } else {
                 self.write(slot, poller, now);
@@ -105,7 +108,7 @@ impl Connections {
         let Some(Some(connection)) = self.table.get_mut(slot.index as usize) else {
             return;
         };
-        let mut written = Written::default();
+        let mut written = WriteTotals::default();
         let before = connection.waiting();
         let was_deaf = connection.is_reading_stopped();
         let outcome = connection.write(&mut self.scratch, &mut self.spare, &mut written);
@@ -131,10 +134,10 @@ impl Connections {
             return;
         }
         let interest = match wants {
-            Watching::Nothing => Interest::Nothing,
-            Watching::Read => Interest::Read,
-            Watching::Write => Interest::Write,
-            Watching::Both => Interest::ReadWrite,
+            WatchedEvents::Nothing => Interest::Nothing,
+            WatchedEvents::Read => Interest::Read,
+            WatchedEvents::Write => Interest::Write,
+            WatchedEvents::Both => Interest::ReadWrite,
         };
         let token = Token::Connection(slot).as_u64();
         if poller.modify(&connection.stream, token, interest).is_ok() {

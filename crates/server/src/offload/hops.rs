@@ -43,7 +43,7 @@ pub(super) struct Exit {
 /// All hops in use.
 #[derive(Debug, Default)]
 pub(super) struct Hops {
-    hops: HashMap<u32, Hop>,
+    hops: HashMap<u32, HopEntry>,
     neighbours: HashMap<HopKey, KnownNeighbour>,
     cells: Arc<Cells>,
     exits: HashMap<u32, Exit>,
@@ -53,15 +53,15 @@ pub(super) struct Hops {
 type HopKey = (u32, IpAddr);
 
 #[derive(Debug)]
-struct Hop {
+struct HopEntry {
     path: Path,
-    way: Option<Way>,
+    peer_path: Option<PeerPath>,
     /// What the table has.
     written: Option<NextHop>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Way {
+struct PeerPath {
     place: HopKey,
     mtu: Option<u32>,
     local: bool,
@@ -125,28 +125,28 @@ impl Hops {
         now_ns: u64,
         entries: &mut impl Entries,
     ) -> Option<HopKey> {
-        let way = route.and_then(|route| way(path, &route));
-        let hop = self.hops.entry(index).or_insert(Hop {
+        let peer_path = route.and_then(|route| peer_path(path, &route));
+        let hop = self.hops.entry(index).or_insert(HopEntry {
             path,
-            way: None,
+            peer_path: None,
             written: None,
         });
-        let before = std::mem::replace(&mut hop.way, way);
+        let before = std::mem::replace(&mut hop.peer_path, peer_path);
         hop.path = path;
-        if before != way {
+        if before != peer_path {
             if let Some(before) = before {
                 self.leave(before.place, index);
             }
-            if let Some(way) = way.filter(|way| !way.local) {
+            if let Some(peer_path) = peer_path.filter(|peer_path| !peer_path.local) {
                 self.neighbours
-                    .entry(way.place)
+                    .entry(peer_path.place)
                     .or_default()
                     .hops
                     .push(index);
             }
         }
         self.write(index, now_ns, entries);
-        let place = way.filter(|way| !way.local)?.place;
+        let place = peer_path.filter(|peer_path| !peer_path.local)?.place;
         let known = self.neighbours.get(&place)?;
         // A stale one is to be confirmed, too: the kernel does so only when it sends there itself.
         (known.mac.is_none() || known.state == NeighbourState::Stale).then_some(place)
@@ -224,9 +224,9 @@ impl Hops {
     pub(super) fn forget(&mut self, index: u32, entries: &mut impl Entries) {
         entries.clear(index);
         if let Some(hop) = self.hops.remove(&index)
-            && let Some(way) = hop.way
+            && let Some(peer_path) = hop.peer_path
         {
-            self.leave(way.place, index);
+            self.leave(peer_path.place, index);
         }
     }
 
@@ -253,7 +253,9 @@ impl Hops {
         let Some(hop) = self.hops.get(&index) else {
             return;
         };
-        let wanted = hop.way.and_then(|way| self.entry(&way, now_ns));
+        let wanted = hop
+            .peer_path
+            .and_then(|peer_path| self.entry(&peer_path, now_ns));
         let lasts = |old: NextHop, new: NextHop| {
             let renewed = NextHop {
                 good_until_ns: new.good_until_ns,
@@ -272,15 +274,15 @@ impl Hops {
         }
     }
 
-    fn entry(&self, way: &Way, now_ns: u64) -> Option<NextHop> {
-        let exit = self.exits.get(&way.place.0)?;
-        let mtu = way.mtu.unwrap_or(exit.mtu).min(exit.mtu);
+    fn entry(&self, peer_path: &PeerPath, now_ns: u64) -> Option<NextHop> {
+        let exit = self.exits.get(&peer_path.place.0)?;
+        let mtu = peer_path.mtu.unwrap_or(exit.mtu).min(exit.mtu);
         let entry = NextHop {
             good_until_ns: now_ns.saturating_add(ENTRY_LIFETIME_NS),
-            interface: way.place.0,
+            interface: peer_path.place.0,
             mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
-            usable_xdp: exit.xdp && !way.local,
-            usable_xdp_tx: exit.xdp_tx && !way.local,
+            usable_xdp: exit.xdp && !peer_path.local,
+            usable_xdp_tx: exit.xdp_tx && !peer_path.local,
             usable_tc: exit.tc,
             destination: [0; 6],
             source: [0; 6],
@@ -288,11 +290,11 @@ impl Hops {
         if !entry.usable_xdp && !entry.usable_xdp_tx && !entry.usable_tc {
             return None;
         }
-        if way.local {
+        if peer_path.local {
             return exit.loopback.then_some(entry);
         }
         Some(NextHop {
-            destination: self.neighbours.get(&way.place)?.mac?,
+            destination: self.neighbours.get(&peer_path.place)?.mac?,
             source: exit.mac,
             ..entry
         })
@@ -300,7 +302,7 @@ impl Hops {
 }
 
 /// What a route means for a path; `None` if it is nothing for a program.
-fn way(path: Path, route: &Route) -> Option<Way> {
+fn peer_path(path: Path, route: &Route) -> Option<PeerPath> {
     if route.wrapped {
         return None;
     }
@@ -309,7 +311,7 @@ fn way(path: Path, route: &Route) -> Option<Way> {
         RouteTo::Local => true,
         RouteTo::Other => return None,
     };
-    Some(Way {
+    Some(PeerPath {
         place: (route.index, route.gateway.unwrap_or(path.to.to_canonical())),
         mtu: route.mtu,
         local,

@@ -3,7 +3,7 @@
 use super::Running;
 use super::handover::HOLD_TIMEOUT;
 use crate::handover::{HandoverError, JoiningSip, OfferedSip};
-use crate::sip::{Frame, Link, Peer, SipUpgrade, SipUpgradeStep};
+use crate::sip::{Frame, OtherProcess, ProcessLink, SipUpgrade, SipUpgradeStep};
 use crate::worker::WorkerMessage;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Sender};
@@ -44,14 +44,14 @@ impl Running {
             return Ok(());
         };
         let system = HandoverError::System;
-        let (link, threads) = Link::new(UnixStream::from(link)).map_err(system)?;
+        let (link, threads) = ProcessLink::new(UnixStream::from(link)).map_err(system)?;
         let boxes = Arc::clone(&self.boxes);
         threads
             .start(boxes, self.upgrade.numbering, self.upgrade.kept)
             .map_err(system)?;
         sip.link = Some(Arc::clone(&link));
         self.run_step_on_all(SipUpgradeStep::Pause)?;
-        let peer = Peer {
+        let other_process = OtherProcess {
             numbering,
             run,
             link: Arc::clone(&link),
@@ -59,7 +59,7 @@ impl Running {
         };
         let sends_bindings = sip.log.is_none() || !has_log;
         self.run_step_on_all(|done| SipUpgradeStep::HandOver {
-            peer: peer.clone(),
+            other_process: other_process.clone(),
             sends_bindings,
             done,
         })?;

@@ -14,9 +14,9 @@ use sip::congestion::{PLACES, WeightedSource};
 use sip::engine::Engine;
 use std::time::Duration;
 
-/// How long the thresholds in the kernel are valid. The worker writes them again every 50 ms, so a worker that misses
-/// twenty of them hangs.
-const HOLDS: Duration = Duration::from_secs(1);
+/// How long the thresholds in the kernel are valid. The worker writes them again every 50 ms. If it misses twenty
+/// writes, it hangs.
+const THRESHOLDS_LIFETIME: Duration = Duration::from_secs(1);
 
 const _: () = assert!(PLACES == bpf::admission_filter::PLACES);
 
@@ -132,7 +132,7 @@ impl AdmissionFilter {
             keys: filter.keys(),
             thresholds: filter.thresholds(),
             again: filter.again(),
-            until_ns: now.mono.plus(HOLDS).0,
+            until_ns: now.mono.plus(THRESHOLDS_LIFETIME).0,
         });
         // What cannot be written ends by itself.
         let _ = program.set(rules.as_ref());

@@ -82,7 +82,12 @@ impl Advertised {
     }
 
     /// Whether a host and port of a URI name this server by it. Without a port, a name may have another one in the DNS.
-    pub(super) fn is(&self, host: Host<'_>, port: Option<u16>, listeners: &[SocketAddr]) -> bool {
+    pub(super) fn matches(
+        &self,
+        host: Host<'_>,
+        port: Option<u16>,
+        listeners: &[SocketAddr],
+    ) -> bool {
         let own = match self.host.parse::<IpAddr>() {
             Ok(ip) => host_text(ip),
             Err(_) => self.host.clone(),
@@ -109,15 +114,15 @@ fn host_text(ip: IpAddr) -> String {
     }
 }
 
-/// How long a source address from the kernel stays in the cache: routes change rarely.
-const VALID: Duration = Duration::from_secs(1);
+/// How long a source address from the kernel stays in the cache. Routes change rarely.
+const CACHE_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Source addresses that a worker caches.
-const ANSWERS: usize = 64;
+/// Slots for cached source addresses, per worker.
+const CACHE_SLOTS: usize = 64;
 
-/// The address that the kernel sends from, of one remote address.
+/// The source address of packets to one remote address, as the kernel has selected it.
 #[derive(Debug, Clone, Copy)]
-struct Source {
+struct CachedSource {
     remote: IpAddr,
     local: Option<IpAddr>,
     asked: Mono,
@@ -125,7 +130,7 @@ struct Source {
 
 thread_local! {
     /// The latest source addresses from the kernel, each in the slot of its remote address.
-    static SOURCES: RefCell<[Option<Source>; ANSWERS]> = const { RefCell::new([None; ANSWERS]) };
+    static CACHED_SOURCES: RefCell<[Option<CachedSource>; CACHE_SLOTS]> = const { RefCell::new([None; CACHE_SLOTS]) };
 }
 
 /// The address of this host that packets to another address leave from. It is looked up at most once per second and
@@ -135,11 +140,12 @@ pub(super) fn source_address(remote: IpAddr) -> Option<IpAddr> {
     let place = match remote {
         IpAddr::V4(v4) => v4.to_bits() as usize,
         IpAddr::V6(v6) => (v6.to_bits() ^ v6.to_bits() >> 64) as usize,
-    } % ANSWERS;
+    } % CACHE_SLOTS;
     let now = super::reading::now().mono;
-    SOURCES.with_borrow_mut(|sources| {
-        let known = sources[place].filter(|it| it.remote == remote && now.since(it.asked) < VALID);
-        let source = known.unwrap_or_else(|| Source {
+    CACHED_SOURCES.with_borrow_mut(|sources| {
+        let known =
+            sources[place].filter(|it| it.remote == remote && now.since(it.asked) < CACHE_LIFETIME);
+        let source = known.unwrap_or_else(|| CachedSource {
             remote,
             local: interfaces::source_to(remote),
             asked: now,
@@ -249,7 +255,7 @@ mod tests {
             "10.0.0.5:5071".parse().unwrap(),
         ];
         let is = |one: &Advertised, host: &str, port| {
-            one.is(Host::new(host.as_bytes()).unwrap(), port, &listeners)
+            one.matches(Host::new(host.as_bytes()).unwrap(), port, &listeners)
         };
         let ip = advertised("203.0.113.5", None);
         assert!(is(&ip, "203.0.113.5", None) && is(&ip, "203.0.113.5", Some(5071)));

@@ -9,7 +9,7 @@
 
 use super::counters::SipCounters;
 use super::link::Frame;
-use super::peer::{Peer, PeerProcess};
+use super::other_process::{OtherProcess, OtherProcessState};
 use crate::steering::Numbering;
 use crate::worker::{Mailboxes, WorkerMessage};
 use crossbeam_queue::ArrayQueue;
@@ -23,98 +23,102 @@ use std::time::Duration;
 
 /// How often workers compare themselves: at 2,000 messages per second, 200 of them show a share with an error of a few
 /// percent.
-const PERIOD: Duration = Duration::from_millis(100);
+const COMPARE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Share of its time, in percent, that a worker must be busy before it passes messages on. With less, it handles a
-/// message sooner than another worker wakes up. While it passes messages on, [`STILL_BUSY`] is sufficient. Two workers
-/// share the load that kept one busy for 40 %, and this lower share must not end it.
-const BUSY: u64 = 40;
-const STILL_BUSY: u64 = 15;
+/// message sooner than another worker wakes up. While it passes messages on, [`STILL_BUSY_PERCENT`] is sufficient. Two
+/// workers share the load that kept one busy for 40 %, and this lower share must not end the passing on.
+const BUSY_PERCENT: u64 = 40;
+const STILL_BUSY_PERCENT: u64 = 15;
 
-/// Shares of the mean, in percent: above the first a worker hands over, below the second it begins to stop. They are
-/// apart so that a load at the first does not turn it on and off.
-const UNEVEN: u64 = 150;
-const EVEN: u64 = 120;
+/// Loads in percent of the mean. Above the first one, a worker begins to hand over. Below the second one, it begins to
+/// stop. They differ, so that a load near the first one does not turn the handing over on and off.
+const UNEVEN_PERCENT: u64 = 150;
+const EVEN_PERCENT: u64 = 120;
 
 /// For this time the load must be even before handing over ends: transactions that were handed over live for 64 * T1
 /// (32 s).
 const TRANSACTION_LIFETIME: Duration = Duration::from_secs(40);
 
-/// Messages, and their bytes, in one batch: four times what a worker handles before it looks at its sockets again.
-const MESSAGES: usize = 64;
-const BYTES: usize = 128 << 10;
+/// Limits of one batch: four times what a worker handles before it reads its sockets again.
+const MAX_BATCH_MESSAGES: usize = 64;
+const MAX_BATCH_BYTES: usize = 128 << 10;
 
-/// Batches that may be in progress, per worker: 4,096 messages, about as many as a socket's receive buffer holds.
-const BATCHES: usize = 64;
+/// Batches that may be in progress per worker: 4,096 messages, about as many as the receive buffer of a socket holds.
+const BATCHES_PER_WORKER: usize = 64;
 
-/// With more unopened batches than this, a worker gets no more messages of connections, because these must not be
-/// dropped. It is a quarter of [`BATCHES`].
-const MANY_UNOPENED: u64 = 16;
+/// A worker with more unopened batches gets no more messages of connections, because these must not be dropped. It is a
+/// quarter of [`BATCHES_PER_WORKER`].
+const MAX_UNOPENED_BATCHES: u64 = 16;
 
 /// CANCELs passed on in one period. A CANCEL without a transaction costs every worker a look-up, and a flood of them
 /// must not cost more than this.
-const MAX_PASSED_ON: u32 = 500;
+const MAX_PASSED_ON_CANCELS: u32 = 500;
 
 /// Closed connections that workers with a full mailbox learn about later. If a worker does not learn of one, it keeps
 /// 100 bytes for it.
 const MAX_UNSENT_CLOSED: usize = 4096;
 
-/// What one worker has for another.
+/// The kind of an item that one worker sends another.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum ItemKind {
     /// A message as it was received.
     Message {
-        /// The way it came by, maybe a connection of another worker.
+        /// The flow of the message, maybe a connection of another worker.
         flow: Flow,
-        /// How many workers have looked in vain for what it cancels.
+        /// How many workers have found no transaction for this CANCEL.
         asked: u16,
     },
-    /// The names that the client of a connection has proved, one a line: of the message behind it.
+    /// The names that the client of a connection has proved, one per line. The next item is its message.
     Names(ConnectionKey),
     /// Bytes for a connection of the worker that gets this.
     Bytes(ConnectionKey),
     /// A connection of the sender is closed.
-    Gone(ConnectionKey),
-    /// The other side of a connection of the sender sends nothing more.
+    Closed(ConnectionKey),
+    /// The other side of a connection of the sender has shut down its sending side.
     HalfClosed(ConnectionKey),
-    /// The beginning of a request that could not be delivered.
+    /// The first bytes of a request that was not delivered.
     Unreachable,
 }
 
-/// One of them.
+/// One item of a batch.
 #[derive(Debug, Clone)]
-pub(crate) struct Item {
-    pub(crate) kind: Kind,
+pub(crate) struct BatchItem {
+    pub(crate) kind: ItemKind,
     pub(crate) bytes: Range<usize>,
 }
 
-/// What one worker has for another, in order.
+/// The items that one worker sends another, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct SipBatch {
-    /// Who has packed it.
+    /// The worker that has packed it.
     pub(crate) from: u16,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<BatchItem>,
     /// How many of the items are messages.
     pub(crate) messages: usize,
 }
 
 impl SipBatch {
-    /// Forgets the datagrams: they come again. Of a connection nothing may be lacking. Returns how many there were.
+    /// Removes the datagrams, because clients send them again. Items of connections stay. Returns the number of
+    /// datagrams.
     pub(crate) fn drop_datagrams(&mut self) -> u64 {
         let before = self.messages;
         self.items.retain(|item| match item.kind {
-            Kind::Message { flow, .. } => flow.connection.is_some(),
-            Kind::Bytes(_) | Kind::Gone(_) | Kind::HalfClosed(_) | Kind::Names(_) => true,
-            Kind::Unreachable => false,
+            ItemKind::Message { flow, .. } => flow.connection.is_some(),
+            ItemKind::Bytes(_)
+            | ItemKind::Closed(_)
+            | ItemKind::HalfClosed(_)
+            | ItemKind::Names(_) => true,
+            ItemKind::Unreachable => false,
         });
-        let is_message = |item: &&Item| matches!(item.kind, Kind::Message { .. });
+        let is_message = |item: &&BatchItem| matches!(item.kind, ItemKind::Message { .. });
         self.messages = self.items.iter().filter(is_message).count();
         (before - self.messages) as u64
     }
 }
 
-/// What all workers share.
+/// The state of the balance that all workers share.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBalance {
     /// The numbers of the workers.
@@ -145,7 +149,7 @@ impl SharedBalance {
             transactions: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             errors_wanted: Arc::new(AtomicU64::new(0)),
             hash: RandomState::new(),
-            empty: Arc::new(ArrayQueue::new((workers * BATCHES).max(1))),
+            empty: Arc::new(ArrayQueue::new((workers * BATCHES_PER_WORKER).max(1))),
         }
     }
 }
@@ -160,7 +164,7 @@ pub(super) struct Balance {
     /// For the workers of this process.
     open: Vec<Option<SipBatch>>,
     /// The other process of an upgrade.
-    beside: Option<PeerProcess>,
+    other_process: Option<OtherProcessState>,
     /// Those that are to leave with the next post.
     full: Vec<(u16, SipBatch)>,
     /// Workers that do not read their mailbox as fast as it comes.
@@ -186,7 +190,7 @@ impl Balance {
         Balance {
             number,
             place: commons.numbering.index(number).map_or(0, usize::from),
-            beside: None,
+            other_process: None,
             lost: Vec::new(),
             open: (0..workers).map(|_| None).collect(),
             full: Vec::new(),
@@ -208,7 +212,7 @@ impl Balance {
         let mine = &self.commons.received[self.place];
         mine.store(received, Ordering::Relaxed);
         let passed = now.since(self.compared);
-        if passed < PERIOD || self.before.len() < 2 {
+        if passed < COMPARE_INTERVAL || self.before.len() < 2 {
             return;
         }
         self.compared = now;
@@ -229,8 +233,8 @@ impl Balance {
     /// Takes note of this worker's load in percent of the mean and of its time, and of what the others have found.
     fn judge(&mut self, now: Mono, load: u64, busy: u64) {
         let (most, busiest) = match self.since {
-            None => (UNEVEN, BUSY),
-            Some(_) => (EVEN, STILL_BUSY),
+            None => (UNEVEN_PERCENT, BUSY_PERCENT),
+            Some(_) => (EVEN_PERCENT, STILL_BUSY_PERCENT),
         };
         let uneven = &self.commons.uneven;
         if load > most && busy > busiest {
@@ -259,37 +263,40 @@ impl Balance {
     /// The worker that a Call-ID belongs to.
     pub(super) fn owner_of(&self, call_id: &[u8]) -> u16 {
         let hash = self.commons.hash.hash_one(call_id);
-        nth(self.commons.numbering, hash)
+        worker_at(self.commons.numbering, hash)
     }
 
     /// During an upgrade, the other process of it.
-    pub(super) fn set_peer(&mut self, peer: Option<&Peer>) {
-        self.beside = peer.map(PeerProcess::new);
+    pub(super) fn set_other_process(&mut self, other: Option<&OtherProcess>) {
+        self.other_process = other.map(OtherProcessState::new);
     }
 
     /// The other process.
-    pub(super) fn beside(&self) -> Option<&PeerProcess> {
-        self.beside.as_ref()
+    pub(super) fn other_process(&self) -> Option<&OtherProcessState> {
+        self.other_process.as_ref()
     }
 
     /// Leaves what begins anew to the other process from now on.
     pub(super) fn follow(&mut self) {
-        if let Some(beside) = &mut self.beside {
-            beside.leads = true;
+        if let Some(other_process) = &mut self.other_process {
+            other_process.leads = true;
         }
     }
 
     /// The worker of the other process that a new request is to be handed to, if that process serves and keeps up.
     pub(super) fn successor(&self, call_id: &[u8]) -> Option<u16> {
-        let beside = self.beside.as_ref().filter(|beside| beside.leads)?;
+        let other_process = self
+            .other_process
+            .as_ref()
+            .filter(|other_process| other_process.leads)?;
         let hash = self.commons.hash.hash_one(call_id);
-        (!beside.link.is_behind()).then(|| nth(beside.numbering, hash))
+        (!other_process.link.is_behind()).then(|| worker_at(other_process.numbering, hash))
     }
 
     /// Whether a worker is the other process's.
     pub(super) fn is_foreign(&self, worker: u16) -> bool {
-        let beside = self.beside.as_ref();
-        beside.is_some_and(|beside| beside.numbering.index(worker).is_some())
+        let other_process = self.other_process.as_ref();
+        other_process.is_some_and(|other_process| other_process.numbering.index(worker).is_some())
     }
 
     /// The connections that a message was lost for since the last time.
@@ -308,11 +315,11 @@ impl Balance {
     /// if all were asked, or if too many CANCELs wait.
     pub(super) fn next_worker_to_ask(&mut self, asked: u16) -> Option<u16> {
         let workers = u16::try_from(self.open.len()).unwrap_or(u16::MAX);
-        if asked + 1 >= workers || (asked == 0 && self.passed_on >= MAX_PASSED_ON) {
+        if asked + 1 >= workers || (asked == 0 && self.passed_on >= MAX_PASSED_ON_CANCELS) {
             return None;
         }
         self.passed_on += u32::from(asked == 0);
-        Some(nth(self.commons.numbering, self.place as u64 + 1))
+        Some(worker_at(self.commons.numbering, self.place as u64 + 1))
     }
 
     /// Packs bytes for a connection that another worker has.
@@ -324,27 +331,30 @@ impl Balance {
         counters: &mut SipCounters,
     ) {
         counters.handed_back += 1;
-        self.put(worker, Kind::Bytes(key), bytes, counters);
+        self.push_item(worker, ItemKind::Bytes(key), bytes, counters);
     }
 
     /// Tells all other workers that a connection of this one is closed.
     pub(super) fn broadcast_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
-        self.broadcast(Kind::Gone(key), counters);
+        self.broadcast(ItemKind::Closed(key), counters);
     }
 
     /// Tells all other workers that the other side of a connection of this one sends nothing more.
     pub(super) fn broadcast_half_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
-        self.broadcast(Kind::HalfClosed(key), counters);
+        self.broadcast(ItemKind::HalfClosed(key), counters);
     }
 
     /// Tells all other workers, those of the other process included.
-    fn broadcast(&mut self, kind: Kind, counters: &mut SipCounters) {
+    fn broadcast(&mut self, kind: ItemKind, counters: &mut SipCounters) {
         let own = self.commons.numbering;
-        let other = self.beside.as_ref().map(|beside| beside.numbering);
+        let other = self
+            .other_process
+            .as_ref()
+            .map(|other_process| other_process.numbering);
         for numbering in [Some(own), other].into_iter().flatten() {
             for worker in (0..numbering.workers).map(|place| numbering.number(place)) {
                 if worker != self.number {
-                    self.put(worker, kind, &[], counters);
+                    self.push_item(worker, kind, &[], counters);
                 }
             }
         }
@@ -357,7 +367,7 @@ impl Balance {
         key: ConnectionKey,
         counters: &mut SipCounters,
     ) {
-        self.put(worker, Kind::Gone(key), &[], counters);
+        self.push_item(worker, ItemKind::Closed(key), &[], counters);
     }
 
     /// Tells `worker` that its request was not delivered. `quoted`: the start of the request, from the ICMP error.
@@ -367,7 +377,7 @@ impl Balance {
         quoted: &[u8],
         counters: &mut SipCounters,
     ) {
-        self.put(worker, Kind::Unreachable, quoted, counters);
+        self.push_item(worker, ItemKind::Unreachable, quoted, counters);
     }
 
     /// This worker has requests in progress that ICMP errors matter to, or has none any more.
@@ -407,8 +417,8 @@ impl Balance {
         counters: &mut SipCounters,
     ) {
         counters.handed_over += 1;
-        let kind = Kind::Message { flow: *flow, asked };
-        self.put(worker, kind, bytes, counters);
+        let kind = ItemKind::Message { flow: *flow, asked };
+        self.push_item(worker, kind, bytes, counters);
     }
 
     /// Packs the names of the client that a message comes from, which is packed next.
@@ -420,38 +430,40 @@ impl Balance {
         counters: &mut SipCounters,
     ) {
         let names: Vec<&str> = names.iter().map(PeerName::as_str).collect();
-        self.put(
+        self.push_item(
             worker,
-            Kind::Names(key),
+            ItemKind::Names(key),
             names.join("\n").as_bytes(),
             counters,
         );
     }
 
-    fn put(&mut self, worker: u16, kind: Kind, bytes: &[u8], counters: &mut SipCounters) {
+    fn push_item(&mut self, worker: u16, kind: ItemKind, bytes: &[u8], counters: &mut SipCounters) {
         let place = match self.commons.numbering.index(worker) {
             Some(place) => self.open.get_mut(usize::from(place)),
             None => self
-                .beside
+                .other_process
                 .as_mut()
-                .and_then(|beside| beside.place_of(worker)),
+                .and_then(|other_process| other_process.place_of(worker)),
         };
         let Some(place) = place else {
             // The process of that worker has ended.
-            return self.lose(worker, &kind, counters);
+            return self.count_lost(worker, &kind, counters);
         };
         let batch = place.get_or_insert_with(|| self.commons.empty.pop().unwrap_or_default());
         let start = batch.bytes.len();
         batch.bytes.extend_from_slice(bytes);
         batch.from = self.number;
-        batch.messages += usize::from(matches!(kind, Kind::Message { .. }));
+        batch.messages += usize::from(matches!(kind, ItemKind::Message { .. }));
         // Names stay in one batch with the message that they belong to.
-        let has_next = matches!(kind, Kind::Names(_));
-        batch.items.push(Item {
+        let has_next = matches!(kind, ItemKind::Names(_));
+        batch.items.push(BatchItem {
             kind,
             bytes: start..batch.bytes.len(),
         });
-        if !has_next && (batch.items.len() >= MESSAGES || batch.bytes.len() >= BYTES) {
+        if !has_next
+            && (batch.items.len() >= MAX_BATCH_MESSAGES || batch.bytes.len() >= MAX_BATCH_BYTES)
+        {
             self.full.extend(place.take().map(|batch| (worker, batch)));
         }
     }
@@ -475,8 +487,8 @@ impl Balance {
                 self.full.extend(place.take().map(|batch| (worker, batch)));
             }
         }
-        if let Some(beside) = &mut self.beside {
-            self.full.extend(beside.take_open());
+        if let Some(other_process) = &mut self.other_process {
+            self.full.extend(other_process.take_open());
         }
         let mut full = std::mem::take(&mut self.full);
         for (worker, batch) in full.drain(..) {
@@ -491,8 +503,8 @@ impl Balance {
         let numbers = self.commons.numbering.first_worker..;
         let unopened = self.commons.unopened.iter();
         for ((worker, lagging), unopened) in numbers.zip(&mut self.lagging).zip(unopened) {
-            *lagging =
-                !mailboxes.keeps_up(worker) || unopened.load(Ordering::Relaxed) > MANY_UNOPENED;
+            *lagging = !mailboxes.keeps_up(worker)
+                || unopened.load(Ordering::Relaxed) > MAX_UNOPENED_BATCHES;
         }
     }
 
@@ -527,13 +539,13 @@ impl Balance {
             counters.mailbox_full += batch.drop_datagrams();
             for item in &batch.items {
                 match item.kind {
-                    Kind::Gone(key) if self.unsent_closed.len() < MAX_UNSENT_CLOSED => {
+                    ItemKind::Closed(key) if self.unsent_closed.len() < MAX_UNSENT_CLOSED => {
                         self.unsent_closed.push((worker, key));
                     }
-                    Kind::Message { .. } => counters.mailbox_full += 1,
-                    Kind::Bytes(_) | Kind::Gone(_) => counters.unsent += 1,
+                    ItemKind::Message { .. } => counters.mailbox_full += 1,
+                    ItemKind::Bytes(_) | ItemKind::Closed(_) => counters.unsent += 1,
                     // They are sent again, or nothing is lost: responses find the connection all the same.
-                    Kind::Unreachable | Kind::Names(_) | Kind::HalfClosed(_) => {}
+                    ItemKind::Unreachable | ItemKind::Names(_) | ItemKind::HalfClosed(_) => {}
                 }
             }
             self.put_back(batch);
@@ -543,8 +555,11 @@ impl Balance {
     /// Sends a batch to the other process. If there is no room, what it holds is lost, and so are the connections
     /// concerned: of a connection nothing may be lacking.
     fn post_to_other(&mut self, worker: u16, batch: SipBatch, counters: &mut SipCounters) {
-        let unsent = match &self.beside {
-            Some(beside) => match beside.link.try_send(Frame::Batch { to: worker, batch }) {
+        let unsent = match &self.other_process {
+            Some(other_process) => match other_process
+                .link
+                .try_send(Frame::Batch { to: worker, batch })
+            {
                 Ok(()) => return,
                 Err(Frame::Batch { batch, .. }) => batch,
                 Err(_) => return,
@@ -552,29 +567,32 @@ impl Balance {
             None => batch,
         };
         for item in &unsent.items {
-            self.lose(worker, &item.kind, counters);
+            self.count_lost(worker, &item.kind, counters);
         }
         self.put_back(unsent);
     }
 
     /// What is for this worker is lost.
-    fn lose(&mut self, worker: u16, kind: &Kind, counters: &mut SipCounters) {
+    fn count_lost(&mut self, worker: u16, kind: &ItemKind, counters: &mut SipCounters) {
         match kind {
-            Kind::Message { flow, .. } => {
+            ItemKind::Message { flow, .. } => {
                 counters.mailbox_full += 1;
                 self.lost.extend(flow.connection);
             }
-            Kind::Bytes(key) => {
+            ItemKind::Bytes(key) => {
                 counters.unsent += 1;
                 self.lost.push(*key);
             }
-            Kind::Gone(key)
+            ItemKind::Closed(key)
                 if self.is_foreign(worker) && self.unsent_closed.len() < MAX_UNSENT_CLOSED =>
             {
                 self.unsent_closed.push((worker, *key));
             }
             // They are sent again, or their receiver has ended.
-            Kind::Gone(_) | Kind::HalfClosed(_) | Kind::Names(_) | Kind::Unreachable => {}
+            ItemKind::Closed(_)
+            | ItemKind::HalfClosed(_)
+            | ItemKind::Names(_)
+            | ItemKind::Unreachable => {}
         }
     }
 
@@ -589,7 +607,7 @@ impl Balance {
 }
 
 /// The number of one of these workers.
-fn nth(numbering: Numbering, number: u64) -> u16 {
+fn worker_at(numbering: Numbering, number: u64) -> u16 {
     let place = u16::try_from(number % u64::from(numbering.workers));
     numbering.number(place.unwrap_or(0))
 }

@@ -14,33 +14,34 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Failures of a pair: a person mistypes a few times, and a phone with an old password tries about twice a minute.
-const OF_PAIR: Pace = Pace {
+/// Failures of a pair of source and user. A person mistypes a few times. A phone with an old password tries about twice
+/// per minute.
+const PAIR_LIMIT: FailureLimit = FailureLimit {
     burst: 5,
     interval_ms: 20_000,
 };
-/// Failures of a source: ten phones with old passwords that try twice a minute stay below this, a scan of users does
-/// not.
-const OF_SOURCE: Pace = Pace {
+/// Failures of a source. Ten phones with old passwords that try twice per minute stay below this limit. A scan of user
+/// names does not.
+const SOURCE_LIMIT: FailureLimit = FailureLimit {
     burst: 30,
     interval_ms: 3_000,
 };
-/// A client retries after this time: about when its pair may try again.
-pub(super) const RETRY_AFTER: &[u8] = b"Retry-After: 20\r\n";
+/// The client retries after this time. Then its pair may try again.
+pub(super) const RETRY_AFTER_LINE: &[u8] = b"Retry-After: 20\r\n";
 
-/// Parts of the table of failures that have a lock of their own.
-const PARTS: usize = 16;
-/// Places of a part, and how many of them one key may have. 16 bytes each: 256 KiB in all.
-const PLACES: usize = 1024;
-const WAYS: usize = 4;
+/// Parts of the table of failures. Each has its own lock.
+const SHARDS: usize = 16;
+/// Places of a shard, and how many of them may have the record of a key. A place has 16 bytes: 256 KiB in total.
+const PLACES_PER_SHARD: usize = 1024;
+const PLACES_PER_KEY: usize = 4;
 /// The longest ban, in seconds.
-const MAX_S: u32 = 86_400;
-/// Places of bans, 8 bytes each.
-const BANS: usize = 4096;
+const MAX_BAN_S: u32 = 86_400;
+/// Places for bans. Each has 8 bytes.
+const MAX_BANS: usize = 4096;
 
-/// The number of failures at once, and the interval for one more.
+/// How many failures are allowed at once, and the interval after which one more is allowed.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct FailureLimit {
     burst: u64,
     interval_ms: u64,
 }
@@ -54,7 +55,7 @@ struct FailureRecord {
 
 /// The result of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum FailureResult {
     /// It is counted.
     Noted,
     /// It exceeds the limit: the source is banned from now on.
@@ -63,10 +64,10 @@ pub(super) enum Failed {
 
 /// Failures and bans, for all workers. Its size is fixed, and both decay.
 #[derive(Debug, Clone)]
-pub(crate) struct Bans(Arc<Shared>);
+pub(crate) struct Bans(Arc<BanTables>);
 
 #[derive(Debug)]
-struct Shared {
+struct BanTables {
     key: HashKey,
     parts: Box<[Mutex<Box<[FailureRecord]>>]>,
     /// When the last failure expires: until then some pair may be slowed.
@@ -80,12 +81,12 @@ struct Shared {
 impl Bans {
     /// With a secret key, so that nobody can choose which sources share an index.
     pub(crate) fn new(key: HashKey) -> Bans {
-        let part = || Mutex::new(vec![FailureRecord::default(); PLACES].into());
-        Bans(Arc::new(Shared {
+        let part = || Mutex::new(vec![FailureRecord::default(); PLACES_PER_SHARD].into());
+        Bans(Arc::new(BanTables {
             key: key.derive(u64::from_le_bytes(*b"banned..")),
-            parts: (0..PARTS).map(|_| part()).collect(),
+            parts: (0..SHARDS).map(|_| part()).collect(),
             forgotten_ms: AtomicU64::new(0),
-            bans: (0..BANS).map(|_| AtomicU64::new(0)).collect(),
+            bans: (0..MAX_BANS).map(|_| AtomicU64::new(0)).collect(),
             last_s: AtomicU32::new(0),
         }))
     }
@@ -96,37 +97,45 @@ impl Bans {
         if self.0.forgotten_ms.load(Ordering::Relaxed) <= unix_ms {
             return false;
         }
-        let key = self.pair(source, user);
-        let part = self.part(key);
+        let key = self.pair_key(source, user);
+        let part = self.shard_of(key);
         let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = ways(key).map(|at| part[at]).find(|it| it.key == key);
-        let interval = OF_PAIR.interval_ms;
-        let (few, all) = ((OF_PAIR.burst - 1) * interval, OF_PAIR.burst * interval);
+        let place = places_of(key).map(|at| part[at]).find(|it| it.key == key);
+        let interval = PAIR_LIMIT.interval_ms;
+        let (few, all) = (
+            (PAIR_LIMIT.burst - 1) * interval,
+            PAIR_LIMIT.burst * interval,
+        );
         // If the clock was set back, the entry does not count.
         place.is_some_and(|place| (unix_ms + few + 1..=unix_ms + all).contains(&place.forgotten_ms))
     }
 
     /// A source has shown a wrong digest for this user. A ban of no time is none.
-    pub(super) fn failed(
+    pub(super) fn note_wrong_digest(
         &self,
         unix_ms: u64,
         source: IpAddr,
         user: &[u8],
         ban: Duration,
-    ) -> Failed {
-        self.note(unix_ms, self.pair(source, user), OF_PAIR);
+    ) -> FailureResult {
+        self.count_failure(unix_ms, self.pair_key(source, user), PAIR_LIMIT);
         self.note_failure(unix_ms, source, ban)
     }
 
     /// A source has failed, or has sent a request of a tool that scans.
-    pub(super) fn note_failure(&self, unix_ms: u64, source: IpAddr, ban: Duration) -> Failed {
-        let key = self.source(source);
-        let is_banned = self.note(unix_ms, key, OF_SOURCE) && !ban.is_zero();
+    pub(super) fn note_failure(
+        &self,
+        unix_ms: u64,
+        source: IpAddr,
+        ban: Duration,
+    ) -> FailureResult {
+        let key = self.source_key(source);
+        let is_banned = self.count_failure(unix_ms, key, SOURCE_LIMIT) && !ban.is_zero();
         if !is_banned || self.is_banned(unix_ms / 1000, source) {
-            return Failed::Noted;
+            return FailureResult::Noted;
         }
         self.ban(unix_ms / 1000, key, ban);
-        Failed::Banned
+        FailureResult::Banned
     }
 
     /// Whether a source is banned. Without any ban, this is one atomic load.
@@ -135,9 +144,9 @@ impl Bans {
         if self.0.last_s.load(Ordering::Relaxed) <= now {
             return false;
         }
-        let key = self.source(source);
+        let key = self.source_key(source);
         let mut found = ban_slots(key).map(|at| self.0.bans[at].load(Ordering::Relaxed));
-        found.any(|ban| ban >> 32 == key >> 32 && is_on(ban, now))
+        found.any(|ban| ban >> 32 == key >> 32 && is_active(ban, now))
     }
 
     /// Sources that are banned now.
@@ -147,7 +156,7 @@ impl Bans {
             return 0;
         }
         let bans = self.0.bans.iter();
-        bans.filter(|ban| is_on(ban.load(Ordering::Relaxed), now))
+        bans.filter(|ban| is_active(ban.load(Ordering::Relaxed), now))
             .count() as u64
     }
 
@@ -163,12 +172,12 @@ impl Bans {
     }
 
     /// Counts a failure. Returns whether this key has too many.
-    fn note(&self, unix_ms: u64, key: u64, pace: Pace) -> bool {
-        let part = self.part(key);
+    fn count_failure(&self, unix_ms: u64, key: u64, limit: FailureLimit) -> bool {
+        let part = self.shard_of(key);
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
         // The place of this key, or the one that expires first.
-        let own = ways(key).find(|at| part[*at].key == key);
-        let at = own.or_else(|| ways(key).min_by_key(|at| part[*at].forgotten_ms));
+        let own = places_of(key).find(|at| part[*at].key == key);
+        let at = own.or_else(|| places_of(key).min_by_key(|at| part[*at].forgotten_ms));
         let Some(place) = at.and_then(|at| part.get_mut(at)) else {
             return false;
         };
@@ -178,8 +187,8 @@ impl Bans {
                 forgotten_ms: 0,
             };
         }
-        let most = unix_ms + pace.burst * pace.interval_ms;
-        let next = place.forgotten_ms.max(unix_ms) + pace.interval_ms;
+        let most = unix_ms + limit.burst * limit.interval_ms;
+        let next = place.forgotten_ms.max(unix_ms) + limit.interval_ms;
         // A source that continues is not slowed for longer than one that stops.
         place.forgotten_ms = next.min(most);
         self.0
@@ -188,31 +197,31 @@ impl Bans {
         next >= most
     }
 
-    fn part(&self, key: u64) -> &Mutex<Box<[FailureRecord]>> {
-        &self.0.parts[(key >> 60) as usize % PARTS]
+    fn shard_of(&self, key: u64) -> &Mutex<Box<[FailureRecord]>> {
+        &self.0.parts[(key >> 60) as usize % SHARDS]
     }
 
-    fn source(&self, source: IpAddr) -> u64 {
-        self.0.key.mac(&prefix(source))
+    fn source_key(&self, source: IpAddr) -> u64 {
+        self.0.key.mac(&source_prefix(source))
     }
 
-    fn pair(&self, source: IpAddr, user: &[u8]) -> u64 {
+    fn pair_key(&self, source: IpAddr, user: &[u8]) -> u64 {
         let user = self.0.key.derive(1).mac(user).to_be_bytes();
         let mut bytes = [0; 17];
-        bytes[..9].copy_from_slice(&prefix(source));
+        bytes[..9].copy_from_slice(&source_prefix(source));
         bytes[9..].copy_from_slice(&user);
         self.0.key.mac(&bytes)
     }
 }
 
 /// Whether a ban lasts. If the clock was set back, the ban does not count.
-fn is_on(ban: u64, now: u32) -> bool {
+fn is_active(ban: u64, now: u32) -> bool {
     let end = ban as u32;
-    end > now && end - now <= MAX_S
+    end > now && end - now <= MAX_BAN_S
 }
 
 /// An IPv4 address, or an IPv6 /64, which one host may have all of.
-fn prefix(source: IpAddr) -> [u8; 9] {
+fn source_prefix(source: IpAddr) -> [u8; 9] {
     let mut bytes = [0; 9];
     match source.to_canonical() {
         IpAddr::V4(v4) => bytes[1..5].copy_from_slice(&v4.octets()),
@@ -224,14 +233,14 @@ fn prefix(source: IpAddr) -> [u8; 9] {
     bytes
 }
 
-fn ways(key: u64) -> impl Iterator<Item = usize> {
-    let first = key as usize % (PLACES / WAYS) * WAYS;
-    first..first + WAYS
+fn places_of(key: u64) -> impl Iterator<Item = usize> {
+    let first = key as usize % (PLACES_PER_SHARD / PLACES_PER_KEY) * PLACES_PER_KEY;
+    first..first + PLACES_PER_KEY
 }
 
 fn ban_slots(key: u64) -> impl Iterator<Item = usize> {
-    let first = key as usize % (BANS / WAYS) * WAYS;
-    first..first + WAYS
+    let first = key as usize % (MAX_BANS / PLACES_PER_KEY) * PLACES_PER_KEY;
+    first..first + PLACES_PER_KEY
 }
 
 #[cfg(test)]
@@ -245,16 +254,19 @@ mod tests {
         Bans::new(HashKey::new([1; 16]))
     }
 
-    fn source(text: &str) -> IpAddr {
+    fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
     }
 
     #[test]
     fn a_pair_is_slowed_and_its_user_is_not() {
-        let (bans, here, there) = (bans(), source("192.0.2.1"), source("192.0.2.2"));
+        let (bans, here, there) = (bans(), address("192.0.2.1"), address("192.0.2.2"));
         for attempt in 0..5 {
             assert!(!bans.is_slowed(NOW, here, b"alice"), "{attempt}");
-            assert_eq!(bans.failed(NOW, here, b"alice", BAN), Failed::Noted);
+            assert_eq!(
+                bans.note_wrong_digest(NOW, here, b"alice", BAN),
+                FailureResult::Noted
+            );
         }
         assert!(bans.is_slowed(NOW, here, b"alice"));
         assert!(!bans.is_slowed(NOW, there, b"alice"), "the user elsewhere");
@@ -262,45 +274,48 @@ mod tests {
         // One attempt each 20 s from then on.
         assert!(bans.is_slowed(NOW + 19_000, here, b"alice"));
         assert!(!bans.is_slowed(NOW + 20_000, here, b"alice"));
-        bans.failed(NOW + 20_000, here, b"alice", BAN);
+        bans.note_wrong_digest(NOW + 20_000, here, b"alice", BAN);
         assert!(bans.is_slowed(NOW + 21_000, here, b"alice"));
         assert!(!bans.is_slowed(NOW + 120_000, here, b"alice"));
     }
 
     #[test]
     fn a_phone_with_an_old_password_bans_nobody() {
-        let (bans, here) = (bans(), source("192.0.2.1"));
+        let (bans, here) = (bans(), address("192.0.2.1"));
         // Ten phones of a site try twice a minute each, all day.
         for second in 0..86_400 {
             let now = NOW + second * 1000;
             let phone = [(second % 30) as u8];
             if phone[0] < 10 && !bans.is_slowed(now, here, &phone) {
-                assert_eq!(bans.failed(now, here, &phone, BAN), Failed::Noted);
+                assert_eq!(
+                    bans.note_wrong_digest(now, here, &phone, BAN),
+                    FailureResult::Noted
+                );
             }
         }
     }
 
     #[test]
     fn a_source_that_tries_many_users_is_banned_for_a_time() {
-        let (bans, here) = (bans(), source("192.0.2.1"));
-        let failed = |number: u8| bans.failed(NOW, here, &[number], BAN);
-        let banned = (0..40).find(|number| failed(*number) == Failed::Banned);
+        let (bans, here) = (bans(), address("192.0.2.1"));
+        let failed = |number: u8| bans.note_wrong_digest(NOW, here, &[number], BAN);
+        let banned = (0..40).find(|number| failed(*number) == FailureResult::Banned);
         assert_eq!(banned, Some(29));
         let s = NOW / 1000;
         assert!(bans.is_banned(s, here));
-        assert!(bans.is_banned(s, source("::ffff:192.0.2.1")));
-        assert!(!bans.is_banned(s, source("192.0.2.2")));
+        assert!(bans.is_banned(s, address("::ffff:192.0.2.1")));
+        assert!(!bans.is_banned(s, address("192.0.2.2")));
         assert!(bans.is_banned(s + 299, here));
         assert!(!bans.is_banned(s + 300, here), "it is over");
         assert_eq!((bans.count(s), bans.count(s + 300)), (1, 0));
-        let v6 = source("2001:db8::1");
+        let v6 = address("2001:db8::1");
         for _ in 0..30 {
             let _ = bans.note_failure(NOW, v6, BAN);
         }
-        assert!(bans.is_banned(s, source("2001:db8::ffff")), "the same /64");
-        assert!(!bans.is_banned(s, source("2001:db8:0:1::1")));
+        assert!(bans.is_banned(s, address("2001:db8::ffff")), "the same /64");
+        assert!(!bans.is_banned(s, address("2001:db8:0:1::1")));
         // Turned off.
-        let off = source("192.0.2.9");
+        let off = address("192.0.2.9");
         for _ in 0..60 {
             let _ = bans.note_failure(NOW, off, Duration::ZERO);
         }
@@ -311,11 +326,11 @@ mod tests {
     fn memory_does_not_grow_and_those_who_fail_stay_known() {
         let bans = bans();
         for number in 0..200_000u32 {
-            bans.failed(NOW, IpAddr::from(number.to_be_bytes()), b"alice", BAN);
+            bans.note_wrong_digest(NOW, IpAddr::from(number.to_be_bytes()), b"alice", BAN);
         }
         assert_eq!(bans.count(NOW / 1000), 0);
-        let here = source("192.0.2.1");
-        let banned = (0..60).any(|_| bans.note_failure(NOW, here, BAN) == Failed::Banned);
+        let here = address("192.0.2.1");
+        let banned = (0..60).any(|_| bans.note_failure(NOW, here, BAN) == FailureResult::Banned);
         assert!(banned, "also among so many others");
     }
 }

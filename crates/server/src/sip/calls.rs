@@ -1,4 +1,4 @@
-//! The limits of calls of users and domains, the numbers that they may call, and the calls that count.
+//! The limits of calls of users, domains and trunks, the numbers that they may call, and the calls that count.
 
 use super::report::{Reporter, SipEvent};
 use super::settings::{CallSettings, SipConfig};
@@ -23,24 +23,24 @@ pub const CALL_REFUSALS: [&str; 7] = [
     "trunk_rate",
 ];
 
-/// The place of a forbidden number in [`CALL_REFUSALS`].
-const NUMBER: usize = 4;
+/// The index of a forbidden number in [`CALL_REFUSALS`].
+const FORBIDDEN_NUMBER_INDEX: usize = 4;
 
-/// The place of the first limit of calls from a trunk in [`CALL_REFUSALS`].
-const FROM_TRUNK: usize = 5;
+/// The index of the first limit of calls from a trunk in [`CALL_REFUSALS`].
+const FIRST_TRUNK_INDEX: usize = 5;
 
-/// Log lines per second and worker about calls that the proxy refuses before it has tried a target: anybody can send
-/// such calls. The same number again is for calls that exceed a limit of a trunk or a user.
-const REFUSED_LINES: u32 = 100;
+/// The maximum of log lines per second and worker about calls that the proxy refuses before it has tried a target.
+/// Anybody can send such calls. Calls that exceed a limit of a trunk or a user have another counter with this maximum.
+const MAX_REFUSED_LINES_PER_S: u32 = 100;
 
 /// How many lines about calls in progress the server writes at a time when it ends. It pauses between them, because the
-/// queue of lines has a limit. The end of the server does not wait longer than [`LAST_LINES`].
+/// queue of lines has a limit. The end of the server does not wait longer than [`LAST_LINES_TIMEOUT`].
 const LINES_AT_ONCE: usize = 500;
-const PAUSE: Duration = Duration::from_millis(10);
-const LAST_LINES: Duration = Duration::from_secs(2);
+const LINES_PAUSE: Duration = Duration::from_millis(10);
+const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sender in log lines about a call between two trunks.
-const TRUNK: &[u8] = b"(trunk)";
+const TRUNK_SENDER: &[u8] = b"(trunk)";
 
 /// The calls of all workers.
 #[derive(Debug, Default)]
@@ -58,11 +58,11 @@ pub(super) struct CallControl {
     numbers: Numbers,
     /// The domain of a user, if neither its name nor From has one.
     first_domain: Box<[u8]>,
-    /// A trunk has a limit of calls.
+    /// Whether a trunk has a limit of calls.
     limits_trunks: bool,
     reporter: Reporter,
-    refused_lines: Lines,
-    limit_lines: Lines,
+    refused_lines: LineLimit,
+    limit_lines: LineLimit,
     pub(super) refused: [u64; CALL_REFUSALS.len()],
 }
 
@@ -74,8 +74,8 @@ impl CallControl {
             shared,
             numbers: Numbers::new(&settings.forbidden_prefixes, &settings.allowed_prefixes),
             settings,
-            refused_lines: Lines::default(),
-            limit_lines: Lines::default(),
+            refused_lines: LineLimit::default(),
+            limit_lines: LineLimit::default(),
             limits_trunks: sip_config
                 .settings
                 .trunks
@@ -113,12 +113,12 @@ impl CallControl {
         (self.shared.dialogs.len(), self.shared.dialogs.expired())
     }
 
-    /// When dialogs end.
+    /// The time of the next end of a dialog.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         self.shared.dialogs.next_deadline()
     }
 
-    /// Removes dialogs whose time is over, and logs their calls.
+    /// Removes the dialogs that have expired, and logs their calls.
     pub(super) fn expire(&self, now: Mono) {
         for record in self.shared.dialogs.expire(now) {
             self.closed(now, &record, EndedBy::Expiry.into());
@@ -177,9 +177,9 @@ impl CallControl {
         !is_refusal || self.refused_lines.may_write(now)
     }
 
-    /// The server ends: writes the log lines of all calls in progress. These are the ones that are not answered.
+    /// Writes the log lines of all calls in progress, because the server ends. `ringing` has those without an answer.
     pub(super) fn finish(&self, now: Mono, ringing: &[CallRecord]) {
-        let until = Instant::now() + LAST_LINES;
+        let until = Instant::now() + LAST_LINES_TIMEOUT;
         let end = EndedBy::Server.into();
         for part in ringing.chunks(LINES_AT_ONCE) {
             part.iter()
@@ -247,11 +247,14 @@ impl CallControl {
     ) -> Result<Vec<Ticket>, Denied> {
         // The limits apply to calls of users and to calls between trunks, because the server's owner pays for both.
         // They do not apply to calls from a trunk to a user here.
-        let Some(user) = call.user.or((!call.rewritten.is_empty()).then_some(TRUNK)) else {
+        let Some(user) = call
+            .user
+            .or((!call.rewritten.is_empty()).then_some(TRUNK_SENDER))
+        else {
             return Ok(Vec::new());
         };
         if call.is_forbidden(&self.numbers) {
-            return Err(self.refuse(now, user, NUMBER, Denied::Number));
+            return Err(self.refuse(now, user, FORBIDDEN_NUMBER_INDEX, Denied::Number));
         }
         if !self.is_limited() || call.message.method() != Some(Method::Invite) {
             return Ok(Vec::new());
@@ -296,7 +299,7 @@ impl CallControl {
         trunk: &[u8],
         exceeded: Exceeded,
     ) -> Denied {
-        self.exceeded(now, trunk, FROM_TRUNK, exceeded)
+        self.exceeded(now, trunk, FIRST_TRUNK_INDEX, exceeded)
     }
 
     fn refuse(&mut self, now: Mono, user: &[u8], place: usize, denied: Denied) -> Denied {
@@ -354,19 +357,19 @@ impl CallControl {
 /// Lets the log thread write lines.
 fn pause_between(lines: usize, until: Instant) {
     if lines >= LINES_AT_ONCE && Instant::now() < until {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(LINES_PAUSE);
     }
 }
 
 /// A limit of log lines per second.
 #[derive(Debug, Default, Clone, Copy)]
-struct Lines {
+struct LineLimit {
     second: u64,
     written: u32,
     left_out: u64,
 }
 
-impl Lines {
+impl LineLimit {
     /// Whether one more line may be written. If so, logs how many lines were left out since the last one.
     fn may_write(&mut self, now: Mono) -> bool {
         let admitted = self.admit(now);
@@ -382,7 +385,7 @@ impl Lines {
         if self.second != second {
             (self.second, self.written) = (second, 0);
         }
-        if self.written >= REFUSED_LINES {
+        if self.written >= MAX_REFUSED_LINES_PER_S {
             self.left_out += 1;
             return None;
         }
@@ -397,10 +400,10 @@ mod tests {
 
     #[test]
     fn lines_about_refused_calls_are_limited_per_second_and_the_others_counted() {
-        let mut lines = Lines::default();
+        let mut lines = LineLimit::default();
         let at = |ms: u64| Mono(ms * 1_000_000);
         let written = (0..1000).filter(|_| lines.admit(at(1_500)).is_some());
-        assert_eq!(written.count(), REFUSED_LINES as usize);
+        assert_eq!(written.count(), MAX_REFUSED_LINES_PER_S as usize);
         assert_eq!(lines.admit(at(1_999)), None);
         assert_eq!(lines.admit(at(2_000)), Some(901));
         assert_eq!(lines.admit(at(2_001)), Some(0));
@@ -430,8 +433,8 @@ mod tests {
             first_domain: Box::default(),
             limits_trunks: true,
             reporter: Reporter::default(),
-            refused_lines: Lines::default(),
-            limit_lines: Lines::default(),
+            refused_lines: LineLimit::default(),
+            limit_lines: LineLimit::default(),
             refused: [0; CALL_REFUSALS.len()],
         };
         let log = Log::default();
@@ -449,8 +452,12 @@ mod tests {
         let text = log.0.lock().expect("the log").clone();
         let text = String::from_utf8(text).expect("text");
         let of_calls = text.lines().filter(|line| line.contains("call refused "));
-        assert_eq!(of_calls.count(), REFUSED_LINES as usize + 1, "{text}");
+        assert_eq!(
+            of_calls.count(),
+            MAX_REFUSED_LINES_PER_S as usize + 1,
+            "{text}"
+        );
         assert!(text.contains("left out lines=900"), "{text}");
-        assert_eq!(calls.refused[FROM_TRUNK + 1], 1_001);
+        assert_eq!(calls.refused[FIRST_TRUNK_INDEX + 1], 1_001);
     }
 }

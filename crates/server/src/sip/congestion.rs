@@ -11,74 +11,73 @@ use sip::congestion::Backlog;
 use sip::engine::Engine;
 use std::time::Duration;
 
-/// Bytes of memory that a datagram uses until a lump was measured: one of 500 to 1,500 bytes over loopback, as
-/// measured.
-const FIRST_USE: u64 = 2304;
-/// A lump counts if it is at least this many times the growth of memory since the last batch ..
-const CLEAR: u64 = 2;
-/// .. and if at least this many messages were read since the last lump: those of two batches.
-const ENOUGH: u64 = 32;
+/// The assumed memory of a datagram until the first measurement: that of 500 to 1,500 bytes over loopback, as measured.
+const DEFAULT_MESSAGE_MEMORY_BYTES: u64 = 2304;
+/// A lump counts if it is at least this many times the growth of memory since the last batch.
+const MIN_LUMP_FACTOR: u64 = 2;
+/// A lump counts if at least this many messages were read since the last lump: those of two batches.
+const MIN_LUMP_MESSAGES: u64 = 32;
 
 /// One socket's receive buffer.
 #[derive(Debug, Clone, Copy)]
-struct Queue {
+struct ReceiveQueue {
     waiting: u64,
     /// Bytes of memory that one message uses.
     each: u64,
-    /// Messages read since the kernel last gave memory back.
+    /// Messages read since the kernel last freed memory.
     read: u64,
-    /// What the memory was after the batch before, and by how much it had grown in that.
+    /// The memory after the last batch, and its growth in that batch.
     used: u64,
     growth: u64,
 }
 
-impl Queue {
-    const EMPTY: Queue = Queue {
+impl ReceiveQueue {
+    const EMPTY: ReceiveQueue = ReceiveQueue {
         waiting: 0,
-        each: FIRST_USE,
+        each: DEFAULT_MESSAGE_MEMORY_BYTES,
         read: 0,
         used: 0,
         growth: 0,
     };
 
-    /// So many datagrams were read, and so much memory of so much at most is used now.
+    /// Notes that `messages` datagrams were read, and that the socket uses `used` of `limit` bytes now.
     fn read(&mut self, messages: u64, (used, limit): (u64, u64)) {
         self.read += messages;
         if used >= self.used {
             self.growth = used - self.used;
         } else {
             let lump = self.used + self.growth - used;
-            if self.read >= ENOUGH && lump >= CLEAR * self.growth {
+            if self.read >= MIN_LUMP_MESSAGES && lump >= MIN_LUMP_FACTOR * self.growth {
                 self.each = (self.each + lump / self.read).div_ceil(2).max(1);
             }
             self.read = 0;
         }
         self.used = used;
-        // More than a quarter of the limit the kernel does not owe.
+        // The kernel frees memory at the latest when it owes a quarter of the limit.
         let owed = (self.read * self.each).min(limit / 4);
         self.waiting = used.saturating_sub(owed) / self.each;
     }
 
-    /// Nothing waits any more.
+    /// Notes that the socket is empty.
     fn clear(&mut self) {
-        *self = Queue {
+        *self = ReceiveQueue {
             each: self.each,
-            ..Queue::EMPTY
+            ..ReceiveQueue::EMPTY
         };
     }
 }
 
-/// How many messages the average length is made of, at least: four batches.
-const SPAN: u64 = 64;
+/// The average length of messages is that of the last 64 messages, which are four batches.
+const AVERAGED_MESSAGES: u64 = 64;
 
 /// The messages of a batch that were timed one by one.
 #[derive(Debug, Clone, Copy, Default)]
-struct Timed {
+struct TimedMessages {
     messages: u32,
     time: Duration,
 }
 
-impl Timed {
+impl TimedMessages {
     fn add(&mut self, took: Duration) {
         self.messages += 1;
         self.time += took;
@@ -88,50 +87,53 @@ impl Timed {
 /// The measurements of one worker.
 #[derive(Debug)]
 pub(super) struct Congestion {
-    queues: Vec<Queue>,
-    /// Messages that wait in the connection at hand and in those not read yet.
+    queues: Vec<ReceiveQueue>,
+    /// Messages that wait in the current connection and in those that are not read yet.
     streams: u64,
     /// Messages that other workers have handed over.
     batches: u64,
-    /// The average length of a message, times [`SPAN`].
+    /// The average length of a message, times [`AVERAGED_MESSAGES`].
     bytes_sum: u64,
     lost: u64,
-    /// Requests that wait for a slow back end, and those it has begun with in all, the latter before the last batch as
-    /// well.
+    /// Requests that wait for a slow back end, and those that the back end has begun since the start.
     tu: (u64, u64),
+    /// Those that it had begun before the last batch.
     tu_before: u64,
     started_ns: u64,
+    /// When the last batch or TLS handshake ended.
+    ended_ns: u64,
     busy_ns: u64,
     receiving: Duration,
-    all: Timed,
-    refused: Timed,
-    dropped: Timed,
-    /// Since the last batch.
+    all: TimedMessages,
+    refused: TimedMessages,
+    dropped: TimedMessages,
+    /// Idle time since the last batch.
     slept: Duration,
 }
 
 impl Congestion {
     pub(super) fn new(listeners: usize) -> Congestion {
         Congestion {
-            queues: vec![Queue::EMPTY; listeners],
+            queues: vec![ReceiveQueue::EMPTY; listeners],
             streams: 0,
             batches: 0,
-            bytes_sum: 500 * SPAN,
+            bytes_sum: 500 * AVERAGED_MESSAGES,
             lost: 0,
             tu: (0, 0),
             tu_before: 0,
             started_ns: 0,
+            ended_ns: 0,
             busy_ns: 0,
             receiving: Duration::ZERO,
-            all: Timed::default(),
-            refused: Timed::default(),
-            dropped: Timed::default(),
+            all: TimedMessages::default(),
+            refused: TimedMessages::default(),
+            dropped: TimedMessages::default(),
             slept: Duration::ZERO,
         }
     }
 
-    /// A batch of datagrams begins, with this many messages and bytes. `memory` is called if more may wait.
-    pub(super) fn datagrams(
+    /// Notes the size of a batch of datagrams. `memory` is that of the socket, if more datagrams may wait.
+    pub(super) fn note_datagrams(
         &mut self,
         number: u16,
         (messages, bytes): (usize, usize),
@@ -140,9 +142,9 @@ impl Congestion {
     ) {
         let (messages, bytes) = (messages as u64, bytes as u64);
         if messages > 0 {
-            let kept = SPAN.saturating_sub(messages.min(SPAN / 2));
-            let average = self.bytes_sum / SPAN;
-            self.bytes_sum = average * kept + bytes / messages * (SPAN - kept);
+            let kept = AVERAGED_MESSAGES.saturating_sub(messages.min(AVERAGED_MESSAGES / 2));
+            let average = self.bytes_sum / AVERAGED_MESSAGES;
+            self.bytes_sum = average * kept + bytes / messages * (AVERAGED_MESSAGES - kept);
         }
         self.lost += lost;
         let Some(queue) = self.queues.get_mut(usize::from(number)) else {
@@ -157,31 +159,38 @@ impl Congestion {
         }
     }
 
-    /// So many bytes of a connection wait to be handled, and `others` connections are ready besides.
-    pub(super) fn stream(&mut self, bytes: usize, others: usize) {
-        let each = (self.bytes_sum / SPAN).max(1);
+    /// Notes that `bytes` of a connection wait to be handled, and that `others` more connections are ready.
+    pub(super) fn note_stream(&mut self, bytes: usize, others: usize) {
+        let each = (self.bytes_sum / AVERAGED_MESSAGES).max(1);
         self.streams = bytes as u64 / each + others as u64;
     }
 
-    /// So many messages of other workers wait here.
-    pub(super) fn batches(&mut self, waiting: usize) {
+    /// Notes how many messages of other workers wait here.
+    pub(super) fn note_batches(&mut self, waiting: usize) {
         self.batches = waiting as u64;
     }
 
-    /// No connection waits any more.
-    pub(super) fn no_streams(&mut self) {
+    /// Notes that no connection waits any more.
+    pub(super) fn clear_streams(&mut self) {
         self.streams = 0;
     }
 
-    /// `waiting` is how many requests wait for a back end of the transaction user, such as a database. `begun` is how
-    /// many requests it has begun with since the start. To be called before a batch.
-    pub(super) fn tu(&mut self, waiting: u64, begun: u64) {
+    /// Notes a TLS handshake. It takes much longer than a message, so the batch after it must not include its time.
+    pub(super) fn note_handshake(&mut self, started_ns: u64, ended_ns: u64) {
+        self.busy_ns += ended_ns - started_ns;
+        self.ended_ns = ended_ns;
+    }
+
+    /// Notes the load of the transaction user, before each batch. `waiting` requests wait for its back end, such as a
+    /// database. It has begun `begun` requests since the start.
+    pub(super) fn note_tu_load(&mut self, waiting: u64, begun: u64) {
         self.tu = (waiting, begun);
     }
 
-    /// A batch begins: reports the backlog to the engine.
+    /// Reports the backlog to the engine, because a batch begins. If a turn has several batches, `now` is the time when
+    /// the first one began. The time since the end of the last batch counts, because it includes the read call.
     pub(super) fn begin(&mut self, now: Now, engine: &mut Engine) {
-        self.started_ns = now.mono.0;
+        self.started_ns = now.mono.0.max(self.ended_ns);
         let (tu_waiting, begun) = self.tu;
         let before = std::mem::replace(&mut self.tu_before, begun);
         let queued: u64 = self.queues.iter().map(|queue| queue.waiting).sum();
@@ -194,29 +203,29 @@ impl Congestion {
         engine.observe_backlog(now, backlog);
     }
 
-    /// How long all batches so far took, in nanoseconds.
+    /// The time of all batches and TLS handshakes so far, in nanoseconds.
     pub(super) fn busy_ns(&self) -> u64 {
         self.busy_ns
     }
 
-    /// The worker had nothing to do for so long.
-    pub(super) fn slept(&mut self, slept: Duration) {
+    /// Adds a time in which the worker was idle.
+    pub(super) fn add_idle_time(&mut self, slept: Duration) {
         self.slept += slept;
     }
 
-    /// Reports the time that was slept to the engine. It requires the time also without messages, because all may be
-    /// filtered out.
+    /// Reports the idle time to the engine. The engine requires it also without messages, because the filter may drop
+    /// all.
     pub(super) fn report_idle_time(&mut self, engine: &mut Engine) {
         engine.observe_spare(std::mem::take(&mut self.slept));
     }
 
-    /// Receiving the batch took so long.
-    pub(super) fn received(&mut self, took: Duration) {
+    /// Notes how long the receive call of the batch took.
+    pub(super) fn note_receive_time(&mut self, took: Duration) {
         self.receiving = took;
     }
 
-    /// In an overload: a message took so long.
-    pub(super) fn handled(&mut self, fate: MessageOutcome, took: Duration) {
+    /// Adds the time of one message. Called in an overload only.
+    pub(super) fn add_message(&mut self, fate: MessageOutcome, took: Duration) {
         self.all.add(took);
         match fate {
             MessageOutcome::Served => {}
@@ -225,14 +234,15 @@ impl Congestion {
         }
     }
 
-    /// A batch of `handled` messages ends, and the responses are sent. Reports its duration to the engine.
+    /// Reports the duration of a batch of `handled` messages to the engine. Called after its responses were sent.
     pub(super) fn end(&mut self, handled: usize, engine: &mut Engine) {
-        let batch = Duration::from_nanos(io::clock::monotonic_ns() - self.started_ns);
+        self.ended_ns = io::clock::monotonic_ns();
+        let batch = Duration::from_nanos(self.ended_ns - self.started_ns);
         let busy = batch + std::mem::take(&mut self.receiving);
         self.busy_ns += busy.as_nanos() as u64;
         let [all, refused, dropped] =
             [&mut self.all, &mut self.refused, &mut self.dropped].map(std::mem::take);
-        // Receiving and sending belong to all of them alike.
+        // All messages share the time of receiving and sending.
         let handled = u32::try_from(handled).unwrap_or(u32::MAX);
         let shared = busy.saturating_sub(all.time) / handled.max(1);
         let refusing = refused.time + shared * refused.messages;
@@ -258,9 +268,9 @@ pub(super) enum MessageOutcome {
 mod tests {
     use super::*;
 
-    /// A kernel that gives memory back when a quarter of its limit is owed.
-    fn run(queue: &mut Queue, each: u64, waiting: u64, arrivals: u64) -> u64 {
-        const LIMIT: u64 = 8 << 20;
+    /// Simulates a kernel that frees memory when it owes a quarter of its limit. Returns the largest error in percent.
+    fn run(queue: &mut ReceiveQueue, each: u64, waiting: u64, arrivals: u64) -> u64 {
+        const RECV_BUFFER_BYTES: u64 = 8 << 20;
         let (mut used, mut owed, mut waiting) = (waiting * each, 0, waiting);
         let mut off = 0;
         for batch in 0..2000 {
@@ -268,11 +278,11 @@ mod tests {
             waiting += arrivals;
             owed += 16 * each;
             waiting -= 16;
-            if owed >= LIMIT / 4 {
+            if owed >= RECV_BUFFER_BYTES / 4 {
                 used -= owed;
                 owed = 0;
             }
-            queue.read(16, (used, LIMIT));
+            queue.read(16, (used, RECV_BUFFER_BYTES));
             if batch >= 1000 {
                 off = off.max(queue.waiting.abs_diff(waiting) * 100 / waiting);
             }
@@ -283,7 +293,7 @@ mod tests {
     #[test]
     fn memory_per_message_is_measured_whatever_the_driver_allocates() {
         for each in [832, 1280, 2304, 4352, 9000] {
-            let mut queue = Queue::EMPTY;
+            let mut queue = ReceiveQueue::EMPTY;
             // What comes in equals what is read, or is twice as much.
             for (waiting, arrivals) in [(3200, 16), (3200, 32)] {
                 let off = run(&mut queue, each, waiting, arrivals);
@@ -297,8 +307,7 @@ mod tests {
         }
     }
 
-    /// Needs a receive buffer like that of a listener, which the kernel grants only to CAP_NET_ADMIN or up to
-    /// net.core.rmem_max.
+    /// Requires the receive buffer of a listener. The kernel grants it with CAP_NET_ADMIN, or up to net.core.rmem_max.
     #[test]
     fn messages_that_wait_in_a_socket_are_counted() {
         let options = io::UdpOptions {
@@ -314,7 +323,7 @@ mod tests {
             (u64::from(memory.recv_used), u64::from(memory.recv_limit))
         };
         let mut batch = io::RecvBatch::new(16, 2048);
-        let mut queue = Queue::EMPTY;
+        let mut queue = ReceiveQueue::EMPTY;
         for bytes in [100, 700, 1400, 300] {
             // A quarter of the buffer.
             let many = memory(&receiver).1 / 2304 / 4;
@@ -347,13 +356,45 @@ mod tests {
         }
     }
 
+    /// Twenty connections are ready in each turn. Each has a handshake and one message.
+    #[test]
+    fn the_time_of_a_message_is_neither_that_of_other_connections_nor_that_of_handshakes() {
+        let spin = |time: Duration| {
+            let started = io::clock::monotonic_ns();
+            while io::clock::monotonic_ns() - started < time.as_nanos() as u64 {}
+            started
+        };
+        let mut congestion = Congestion::new(1);
+        let mut engine = Engine::new(sip::engine::Config::new(0, sip::HashKey::new([7; 16])), 7);
+        let mut batches_ns = 0;
+        for _ in 0..100 {
+            let now = Now {
+                mono: sip::Mono(io::clock::monotonic_ns()),
+                unix_s: 1_800_000_000,
+            };
+            for _ in 0..20 {
+                let handshake = spin(Duration::from_micros(200));
+                let started = io::clock::monotonic_ns();
+                congestion.note_handshake(handshake, started);
+                congestion.begin(now, &mut engine);
+                spin(Duration::from_micros(10));
+                congestion.end(1, &mut engine);
+                batches_ns += io::clock::monotonic_ns() - started;
+            }
+        }
+        let average = Duration::from_nanos(batches_ns / 2000);
+        let found = engine.service_time();
+        assert!(found <= average * 2, "{found:?}, not {average:?}");
+        assert!(congestion.busy_ns() >= 2000 * 210_000);
+    }
+
     #[test]
     fn averages_follow_what_comes() {
         let mut congestion = Congestion::new(1);
         for _ in 0..32 {
-            congestion.datagrams(0, (16, 16 * 1000), 0, None);
+            congestion.note_datagrams(0, (16, 16 * 1000), 0, None);
         }
-        let average = congestion.bytes_sum / SPAN;
+        let average = congestion.bytes_sum / AVERAGED_MESSAGES;
         assert!((980..=1000).contains(&average), "{average}");
     }
 }

@@ -1,6 +1,6 @@
-//! One connection: what has begun to come, what waits to be written, and how long it may take.
+//! One connection: the incomplete message, the bytes that wait to be written, and the deadlines.
 
-use super::connections::Reason;
+use super::connections::DisconnectReason;
 use super::layers::Layers;
 use super::settings::SipSettings;
 use super::token::Slot;
@@ -17,21 +17,21 @@ use streams::domains::sip_domains;
 use streams::websocket::{CloseCode, FrameHeader, Kind};
 use streams::{ChunkPool, Content, WriteLimits, WriteQueue};
 
-/// Bytes that may wait to be written. One that does not read a hundred answers is given up.
-const MAX_UNWRITTEN: usize = 256 << 10;
+/// Bytes that may wait to be written. The worker closes a connection that does not read a hundred responses.
+const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 
 /// Parts of one vectored write.
-const PARTS: usize = 64;
+const MAX_WRITE_PARTS: usize = 64;
 
-/// So much is encrypted before it is written: four records.
-const ENCRYPTED: usize = 64 << 10;
+/// Bytes that are encrypted before they are written: four records.
+const MAX_ENCRYPTED_BYTES: usize = 64 << 10;
 
-/// The same where other workers answer as well: what is in transit between workers is bounded for all connections
-/// together.
-const MAX_SHARED: usize = 4 << 20;
+/// Like [`MAX_UNWRITTEN_BYTES`], for connections to which other workers also send. The bytes between workers have one
+/// limit for all connections.
+const MAX_SHARED_UNWRITTEN_BYTES: usize = 4 << 20;
 
-/// With so much unwritten, nothing more is read from the other side.
-const ENOUGH_UNWRITTEN: usize = 32 << 10;
+/// If more bytes wait to be written, the worker does not read from the other side.
+const READ_PAUSE_BYTES: usize = 32 << 10;
 
 /// A connection and its state.
 #[derive(Debug)]
@@ -40,78 +40,78 @@ pub(crate) struct Connection {
     pub(crate) transport: Transport,
     pub(crate) layers: Layers,
     pub(crate) slot: Slot,
-    /// Its name, in all engines.
+    /// Its key in the engines of all workers.
     pub(crate) key: ConnectionKey,
-    /// Other workers have it by that name: they got messages from it.
+    /// Other workers know its key, because they have got messages from it.
     pub(crate) is_shared: bool,
     /// The listener it was accepted by.
     pub(crate) listener: u16,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// The beginning of a message whose end has not come. Empty, and without memory, most of the time.
+    /// The first bytes of an incomplete message. Usually empty and without memory.
     pub(crate) inbound: Vec<u8>,
-    /// Where in `inbound` the search for the end goes on.
+    /// Where in `inbound` the search for the end of the message continues.
     pub(crate) framer: Framer,
-    /// What waits to be written; over TLS, to be encrypted.
+    /// Bytes that wait to be written. Over TLS, they wait to be encrypted.
     pub(crate) unwritten: WriteQueue,
-    /// Bytes of TLS that there was no room for, or that TLS has to say itself, and how many of them are written.
+    /// TLS bytes that the socket had no room for, or that are messages of TLS itself; and how many of them are written.
     ciphertext: Vec<u8>,
     ciphertext_written: usize,
-    /// When bytes came last.
+    /// When the last bytes arrived.
     pub(crate) heard: Mono,
-    /// How often the other side sends something: it has registered with Outbound, and has got Flow-Timer (RFC 5626
+    /// How often the other side sends something. It has registered with Outbound, and has got Flow-Timer (RFC 5626
     /// §4.4).
     pub(crate) flow_timer: Option<Duration>,
     /// When the last Ping of a WebSocket was sent.
     pub(crate) pinged: Mono,
-    /// Since when a message has been on its way: the first from the beginning on.
+    /// When the incomplete message has begun. For the first message, when the connection was opened.
     pub(crate) begun: Option<Mono>,
     /// It comes from a load balancer, whose header of the PROXY protocol is not complete yet. The header's beginning is
     /// in `inbound`.
     pub(crate) awaits_proxy_header: bool,
     /// It has sent a whole message, so the other side supports SIP.
     pub(crate) proven: bool,
-    /// It is being made by us, for this reason; over TLS until the handshake is over.
+    /// The key of the attempt, if this server opens the connection. Over TLS, until the handshake ends.
     pub(crate) connecting: Option<ConnectKey>,
-    /// Whom TLS verifies, until the connection is made.
+    /// The name that TLS verifies, until the connection is open.
     pub(crate) verifies: Option<PeerName>,
     /// TCP is connected.
     pub(crate) is_established: bool,
-    /// The other side sends nothing more.
-    pub(crate) ended: Option<Ended>,
-    /// It is on the list of those with something to write.
+    /// The other side has shut down its sending side.
+    pub(crate) ended: Option<HalfClosed>,
+    /// It is in the list of connections with bytes to write.
     pub(crate) dirty: bool,
-    /// What the poller watches for beyond reading.
-    pub(crate) watching: Watching,
+    /// The events that the poller reports.
+    pub(crate) watching: WatchedEvents,
     /// When its timer fires; the deadline may be later.
     pub(crate) armed: Mono,
 }
 
 /// The state of a connection whose other side has shut down its sending side.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ended {
+pub(crate) struct HalfClosed {
     /// When the connection is closed, regardless of its state.
     pub(crate) until: Mono,
-    /// All responses have come: it is closed when they are written.
+    /// No response is missing. The worker closes the connection when they are written.
     pub(crate) has_all: bool,
 }
 
-/// What the poller is asked to report.
+/// The events of a connection that the poller reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watching {
-    /// Nothing but errors.
+pub(crate) enum WatchedEvents {
+    /// Only errors.
     Nothing,
     Read,
     Write,
     Both,
 }
 
-/// How a write went.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum WriteResult {
     All,
     Some,
-    Broken(Reason),
+    Broken(DisconnectReason),
 }
 
 impl Connection {
@@ -147,12 +147,12 @@ impl Connection {
             is_established: true,
             ended: None,
             dirty: false,
-            watching: Watching::Read,
+            watching: WatchedEvents::Read,
             armed: Mono::NEVER,
         }
     }
 
-    /// When it is to be closed unless something happens.
+    /// When the worker closes it, unless something arrives.
     pub(crate) fn deadline(&self, settings: &SipSettings) -> Mono {
         if let Some(ended) = self.ended {
             return ended.until;
@@ -163,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// How long nothing may come.
+    /// How long the other side may send nothing.
     fn silence(&self, idle: Duration) -> Duration {
         match self.flow_timer {
             Some(timer) => idle.min(timer + slack(timer)),
@@ -171,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// When its timer has to fire: to send a Ping, or to close it.
+    /// When its timer must fire, to send a Ping or to close it.
     pub(crate) fn next_timer(&self, settings: &SipSettings) -> Mono {
         let deadline = self.deadline(settings);
         self.next_ping().map_or(deadline, |ping| ping.min(deadline))
@@ -197,8 +197,7 @@ impl Connection {
         }
     }
 
-    /// Notes the Flow-Timer of a response that is about to be written. Returns when the timer has to fire because of
-    /// it.
+    /// Notes the Flow-Timer of a response that is about to be written. Returns when the timer must fire because of it.
     pub(crate) fn follow_flow_timer(&mut self, response: &[u8]) -> Option<Mono> {
         let timer = flow_timer_of(response)?;
         self.flow_timer = (!timer.is_zero()).then_some(timer);
@@ -207,7 +206,7 @@ impl Connection {
         Some(self.next_ping().map_or(deadline, |ping| ping.min(deadline)))
     }
 
-    /// Adds a message to what is to be written; `false` if too much waits already.
+    /// Queues a message to be written. Returns `false` if too many bytes wait already.
     pub(crate) fn queue(&mut self, bytes: &[u8], now: Mono, spare: &mut ChunkPool) -> bool {
         if self.transport.is_websocket() {
             let header = FrameHeader::message(Kind::of(bytes), bytes.len());
@@ -224,11 +223,11 @@ impl Connection {
         now: Mono,
         spare: &mut ChunkPool,
     ) -> bool {
-        // What other workers still answer comes even though nothing more is read.
+        // Responses of other workers arrive even while nothing is read.
         let most = if self.is_shared {
-            MAX_SHARED
+            MAX_SHARED_UNWRITTEN_BYTES
         } else {
-            MAX_UNWRITTEN
+            MAX_UNWRITTEN_BYTES
         };
         // SIP messages are not dropped at any age, because a transaction waits for each.
         let limits = WriteLimits {
@@ -242,7 +241,7 @@ impl Connection {
         pushed.is_ok()
     }
 
-    /// Takes what was read of a connection over TLS: appends plaintext, and keeps what TLS itself has to answer.
+    /// Decrypts bytes that were read from a TLS connection. Appends the plaintext, and keeps messages of TLS itself.
     /// Returns whether the other side has ended the connection.
     pub(crate) fn decrypt(
         &mut self,
@@ -256,10 +255,10 @@ impl Connection {
         tls.received(bytes, plain, &mut self.ciphertext)
     }
 
-    /// Over TLS, makes the first message of our handshake.
+    /// Over TLS, writes the first message of the handshake of a client.
     pub(crate) fn begin_handshake(&mut self) {
         if let Some(tls) = &mut self.layers.tls {
-            // Nothing has come that could be wrong.
+            // Without received bytes, no error can occur.
             let _ = tls.received(&[], &mut Vec::new(), &mut self.ciphertext);
         }
     }
@@ -276,7 +275,7 @@ impl Connection {
         self.unwritten.len() + self.ciphertext.len() - self.ciphertext_written
     }
 
-    /// Tells the other side why the connection ends, if there is room for it.
+    /// Tells the other side why the connection ends, if the socket has room.
     pub(crate) fn send_close_notify(
         &mut self,
         code: CloseCode,
@@ -291,9 +290,9 @@ impl Connection {
         if let Some(web) = &mut self.layers.web {
             web.close(code, &mut frame);
         }
-        // Nothing may come between the parts of a message.
+        // No other bytes may be between the parts of a message.
         if (frame.is_empty() || self.queue_parts(&[&frame], now, spare))
-            && self.write(scratch, spare) == Written::All
+            && self.write(scratch, spare) == WriteResult::All
             && let Some(tls) = &mut self.layers.tls
         {
             tls.close(&mut self.ciphertext);
@@ -301,37 +300,37 @@ impl Connection {
         }
     }
 
-    /// So much waits that nothing more is read.
+    /// Whether so many bytes wait that the worker does not read.
     pub(crate) fn is_write_queue_full(&self) -> bool {
-        self.waiting() > ENOUGH_UNWRITTEN
+        self.waiting() > READ_PAUSE_BYTES
     }
 
-    /// Writes what waits, as far as there is room. `scratch` is empty before and afterwards.
-    pub(crate) fn write(&mut self, scratch: &mut Vec<u8>, spare: &mut ChunkPool) -> Written {
+    /// Writes the bytes that wait, as far as the socket has room. `scratch` is empty before and afterwards.
+    pub(crate) fn write(&mut self, scratch: &mut Vec<u8>, spare: &mut ChunkPool) -> WriteResult {
         if !self.is_established {
-            return Written::Some;
+            return WriteResult::Some;
         }
         loop {
             match self.write_ciphertext() {
-                Written::All => {}
+                WriteResult::All => {}
                 other => return other,
             }
             if self.unwritten.is_empty() {
-                return Written::All;
+                return WriteResult::All;
             }
             let written = match &self.layers.tls {
                 None => self.write_plain(spare),
-                // It is encrypted when the handshake is over.
-                Some(_) if self.layers.is_handshaking() => return Written::Some,
+                // It is encrypted after the handshake.
+                Some(_) if self.layers.is_handshaking() => return WriteResult::Some,
                 Some(_) => self.write_records(scratch, spare),
             };
-            if written != Written::All {
+            if written != WriteResult::All {
                 return written;
             }
         }
     }
 
-    fn write_ciphertext(&mut self) -> Written {
+    fn write_ciphertext(&mut self) -> WriteResult {
         while self.ciphertext_written < self.ciphertext.len() {
             let rest = &self.ciphertext[self.ciphertext_written..];
             match write(&self.stream, &[IoSlice::new(rest)]) {
@@ -341,39 +340,39 @@ impl Connection {
         }
         self.ciphertext = Vec::new();
         self.ciphertext_written = 0;
-        Written::All
+        WriteResult::All
     }
 
-    /// Writes once.
-    fn write_plain(&mut self, spare: &mut ChunkPool) -> Written {
-        let mut parts = [IoSlice::new(&[]); PARTS];
+    /// Makes one write call.
+    fn write_plain(&mut self, spare: &mut ChunkPool) -> WriteResult {
+        let mut parts = [IoSlice::new(&[]); MAX_WRITE_PARTS];
         let count = self.unwritten.parts(&mut parts);
         match write(&self.stream, &parts[..count]) {
             Ok(bytes) => {
                 self.unwritten.advance(bytes, spare);
-                Written::All
+                WriteResult::All
             }
             Err(written) => written,
         }
     }
 
-    /// Makes some records and writes them: what was queued together goes into as few as possible.
-    fn write_records(&mut self, scratch: &mut Vec<u8>, spare: &mut ChunkPool) -> Written {
+    /// Encrypts queued messages into as few records as possible, and writes them.
+    fn write_records(&mut self, scratch: &mut Vec<u8>, spare: &mut ChunkPool) -> WriteResult {
         let Some(tls) = &mut self.layers.tls else {
-            return Written::All;
+            return WriteResult::All;
         };
-        while scratch.len() < ENCRYPTED
+        while scratch.len() < MAX_ENCRYPTED_BYTES
             && let Some(chunk) = self.unwritten.first()
         {
             if tls.encrypt(chunk, scratch).is_err() {
                 scratch.clear();
-                return Written::Broken(Reason::Peer);
+                return WriteResult::Broken(DisconnectReason::Peer);
             }
             let length = chunk.len();
             self.unwritten.advance(length, spare);
         }
-        let (mut done, mut written) = (0, Written::All);
-        while done < scratch.len() && written == Written::All {
+        let (mut done, mut written) = (0, WriteResult::All);
+        while done < scratch.len() && written == WriteResult::All {
             match write(&self.stream, &[IoSlice::new(&scratch[done..])]) {
                 Ok(bytes) => done += bytes,
                 Err(stopped) => written = stopped,
@@ -384,26 +383,26 @@ impl Connection {
         written
     }
 
-    /// What the poller should report now.
-    pub(crate) fn wants(&self) -> Watching {
-        // What waits for the other side's part of a handshake is not written however much room there is.
+    /// The events that the poller should report now.
+    pub(crate) fn wants(&self) -> WatchedEvents {
+        // During a handshake, messages wait for the other side, even if the socket has room.
         let is_held = self.ciphertext.is_empty() && self.layers.is_handshaking();
         let writes = !self.is_established || (self.waiting() > 0 && !is_held);
         if self.ended.is_some() {
             return match writes {
-                true => Watching::Write,
-                false => Watching::Nothing,
+                true => WatchedEvents::Write,
+                false => WatchedEvents::Nothing,
             };
         }
         match (writes, self.is_write_queue_full()) {
-            (false, _) => Watching::Read,
-            (true, true) => Watching::Write,
-            (true, false) => Watching::Both,
+            (false, _) => WatchedEvents::Read,
+            (true, true) => WatchedEvents::Write,
+            (true, false) => WatchedEvents::Both,
         }
     }
 }
 
-/// A keep-alive may come so much later: it may have to be sent again by TCP.
+/// How much later a keep-alive may arrive: TCP may have to retransmit it.
 fn slack(flow_timer: Duration) -> Duration {
     (flow_timer / 10).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
@@ -447,26 +446,26 @@ fn flow_timer_of(response: &[u8]) -> Option<Duration> {
 }
 
 /// Writes once; says why if nothing can be written.
-fn write(stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Result<usize, Written> {
+fn write(stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Result<usize, WriteResult> {
     loop {
         match stream.write(parts) {
-            Ok(0) => return Err(Written::Broken(Reason::Peer)),
+            Ok(0) => return Err(WriteResult::Broken(DisconnectReason::Peer)),
             Ok(bytes) => return Ok(bytes),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(Written::Some),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(WriteResult::Some),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(Written::Broken(Reason::of(&error))),
+            Err(error) => return Err(WriteResult::Broken(DisconnectReason::of(&error))),
         }
     }
 }
 
-/// Buffers that are kept for the next connection that has the beginning of a message, and the largest that is.
-const SPARE: usize = 64;
-const MAX_SPARE: usize = 16 << 10;
+/// How many buffers are kept for incomplete messages of other connections, and the largest of them.
+const MAX_SPARE_BUFFERS: usize = 64;
+const MAX_SPARE_BYTES: usize = 16 << 10;
 
 /// Keeps a buffer that is not needed any more for the next connection.
 pub(crate) fn keep_spare(mut buffer: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
     buffer.clear();
-    if spare.len() < SPARE && (1..=MAX_SPARE).contains(&buffer.capacity()) {
+    if spare.len() < MAX_SPARE_BUFFERS && (1..=MAX_SPARE_BYTES).contains(&buffer.capacity()) {
         spare.push(buffer);
     }
 }

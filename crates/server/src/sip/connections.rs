@@ -1,6 +1,6 @@
-//! The connections of one worker: accepted, bounded, timed, written to in one go per batch.
+//! The connections of one worker: their table, limits, timers and writes. It writes once per batch to each connection.
 
-use super::connection::{Connection, Watching, Written, keep_spare};
+use super::connection::{Connection, WatchedEvents, WriteResult, keep_spare};
 use super::counters::SipCounters;
 use super::layers::Layers;
 use super::outgoing::key_of;
@@ -21,32 +21,32 @@ use streams::ChunkPool;
 use streams::websocket::CloseCode;
 use timers::Wheel;
 
-/// A tick of the connections' timers: they are about seconds.
+/// A tick of the timers of connections. Their deadlines are seconds away.
 const TICK_NS: u64 = 100_000_000;
 
-/// One in this many connections may not have sent a whole message yet. So clients that only connect leave room for
-/// others.
-const HALF_OPEN: usize = 4;
+/// At most one in this many connections may not have sent a complete message yet. So clients that only connect leave
+/// room for others.
+const UNPROVEN_DIVISOR: usize = 4;
 
-/// Places of the table that one search for a connection to evict looks at: all of many thousands would take too long.
+/// Places of the table that one search for a connection to evict examines. A search in many thousands takes too long.
 const EVICTION_SAMPLE: usize = 1024;
 
-/// A connection that is quiet for so long has nothing in transit between client and server.
-const QUIET: Duration = Duration::from_secs(1);
+/// If a connection is quiet for this time, no message is in transit between client and server.
+const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// Why a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum DisconnectReason {
     Peer,
     Idle,
     Slow,
     Malformed,
     Unread,
-    /// The network says that there is no way to the other side.
+    /// The network reports that the other side is unreachable.
     Unreachable,
     /// The kernel of this machine has ended it.
     Aborted,
-    /// It made room for one of another source.
+    /// It made room for a connection of another source.
     Evicted,
     /// The server is about to end.
     Drained,
@@ -56,22 +56,22 @@ pub(crate) enum Reason {
     Denied,
 }
 
-impl Reason {
+impl DisconnectReason {
     /// Why a system call on a connection has failed.
-    pub(crate) fn of(error: &std::io::Error) -> Reason {
+    pub(crate) fn of(error: &std::io::Error) -> DisconnectReason {
         match error.kind() {
-            // TCP_USER_TIMEOUT: nothing that was written is acknowledged.
-            ErrorKind::TimedOut => Reason::Unread,
+            // TCP_USER_TIMEOUT: the other side acknowledges no written bytes.
+            ErrorKind::TimedOut => DisconnectReason::Unread,
             // An ICMP error, no response to ARP or neighbour discovery, or no route. TCP reports it in the end, instead
             // of ETIMEDOUT (RFC 1122 §4.2.3.9).
             // A firewall with IPv6 says "administratively prohibited", which is EACCES.
             ErrorKind::HostUnreachable
             | ErrorKind::NetworkUnreachable
             | ErrorKind::NetworkDown
-            | ErrorKind::PermissionDenied => Reason::Unreachable,
+            | ErrorKind::PermissionDenied => DisconnectReason::Unreachable,
             // Somebody has ended it on this machine, for example with `ss --kill`.
-            ErrorKind::ConnectionAborted => Reason::Aborted,
-            _ => Reason::Peer,
+            ErrorKind::ConnectionAborted => DisconnectReason::Aborted,
+            _ => DisconnectReason::Peer,
         }
     }
 }
@@ -83,37 +83,38 @@ pub(crate) struct Connections {
     worker: u16,
     table: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
-    /// Counts connections, so that no key is ever used twice.
+    /// The number of the next connection, so that no two connections have the same key.
     generation: u32,
     open: usize,
     half_open: usize,
     sources: Sources,
-    /// The same of those that have not sent a whole message.
+    /// The number of connections that have not sent a complete message.
     half_open_sources: Sources,
-    /// Where the next search for one that makes room begins.
+    /// Where the next search for a connection to evict begins.
     cursor: usize,
     descriptors: ForClients,
     timers: Wheel<TICK_NS>,
-    /// Those with something to write.
+    /// Connections with bytes to write.
     dirty: Vec<Slot>,
-    /// Memory for the beginnings of messages.
+    /// Spare buffers for incomplete messages.
     spare: Vec<Vec<u8>>,
-    /// Memory for what waits to be written.
+    /// Spare buffers for bytes that wait to be written.
     chunks: ChunkPool,
-    /// What is encrypted lies here until it is written.
+    /// Encrypted bytes until they are written.
     scratch: Vec<u8>,
     /// When this turn of the worker began.
     now: Mono,
     /// Closed connections that the engine is not notified of.
-    gone: Vec<Gone>,
-    /// Nothing is read.
+    gone: Vec<ClosedConnection>,
+    /// The worker does not read from connections.
     is_paused: bool,
 }
 
-/// A connection that was closed, and the attempt that it was.
+/// A connection that was closed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Gone {
+pub(crate) struct ClosedConnection {
     pub(crate) key: ConnectionKey,
+    /// The key of the attempt, if the connection was never open.
     pub(crate) attempt: Option<ConnectKey>,
     /// Other workers have its key.
     pub(crate) is_shared: bool,
@@ -143,12 +144,12 @@ impl Connections {
         }
     }
 
-    /// A turn of the worker begins.
+    /// Notes the time of a turn of the worker that begins.
     pub(crate) fn begin_turn(&mut self, now: Mono) {
         self.now = now;
     }
 
-    /// How many are open.
+    /// The number of open connections.
     pub(crate) fn len(&self) -> usize {
         self.open
     }
@@ -158,7 +159,7 @@ impl Connections {
         (connection.slot == slot).then_some(connection)
     }
 
-    /// Takes a connection that was accepted, or drops it and returns nothing if there are too many.
+    /// Adds an accepted connection. If there are too many, drops it and returns nothing.
     pub(crate) fn admit(
         &mut self,
         (stream, listener, remote, is_proxied): (TcpConnection, u16, SocketAddr, bool),
@@ -173,7 +174,7 @@ impl Connections {
             false => sip_config.share(sip_config.settings.connections_per_source),
         };
         let is_full = self.open >= most.min(SipToken::MAX_CONNECTIONS)
-            || self.half_open >= (most / HALF_OPEN).max(1)
+            || self.half_open >= (most / UNPROVEN_DIVISOR).max(1)
             || !self.descriptors.may_have(&stream);
         if is_full && !self.evict(Some(remote), counters) {
             return None;
@@ -181,7 +182,7 @@ impl Connections {
         if !self.sources.enter(remote, per_source) {
             return None;
         }
-        let entered = self.enter(stream, listener, remote, sip_config, poller, now);
+        let entered = self.add(stream, listener, remote, sip_config, poller, now);
         if entered.is_none() {
             self.sources.leave(remote);
         }
@@ -215,8 +216,8 @@ impl Connections {
         true
     }
 
-    /// Makes room: closes a connection that has not sent a whole message, of a source that has more of them than
-    /// `for_source`; `None` has none. Returns whether there was one.
+    /// Closes a connection that has not sent a complete message. Its source has more of them than `for_source`; without
+    /// `for_source`, any source. Returns whether there was one.
     pub(crate) fn evict(
         &mut self,
         for_source: Option<SocketAddr>,
@@ -237,16 +238,16 @@ impl Connections {
         }
         let own = for_source.map_or(0, |source| self.half_open_sources.count(source));
         match found {
-            // A source never makes room for itself.
+            // A source does not evict its own connections.
             Some((most, slot)) if most > own => {
-                self.close(slot, Reason::Evicted, counters);
+                self.close(slot, DisconnectReason::Evicted, counters);
                 true
             }
             _ => false,
         }
     }
 
-    /// Begins a connection to a peer, because there is none that a message could go by.
+    /// Begins a connection to another element, because no open one can carry a message.
     pub(crate) fn connect(
         &mut self,
         (key, layers): (ConnectKey, Layers),
@@ -259,7 +260,7 @@ impl Connections {
         if self.open >= sip_config.share(sip_config.settings.connections) {
             return false;
         }
-        // With its scope, without which a link-local address cannot be bound.
+        // The bind of a link-local address requires its scope.
         let mut from = local;
         from.set_port(0);
         let from = (!local.ip().is_unspecified()).then_some(from);
@@ -273,7 +274,7 @@ impl Connections {
         if !self.sources.enter(remote, usize::MAX) {
             return false;
         }
-        let Some(slot) = self.enter(stream, listener, remote, sip_config, poller, now) else {
+        let Some(slot) = self.add(stream, listener, remote, sip_config, poller, now) else {
             self.sources.leave(remote);
             return false;
         };
@@ -289,11 +290,11 @@ impl Connections {
         true
     }
 
-    /// Reads nothing any more from the connections that are there.
+    /// Stops reading from the existing connections.
     pub(crate) fn pause(&mut self, poller: &Poller) {
         self.is_paused = true;
         for connection in self.table.iter().flatten() {
-            // It could only fail for one that is not watched.
+            // It fails only for a connection that the poller does not watch.
             let _ = poller.remove(&connection.stream);
         }
     }
@@ -306,7 +307,7 @@ impl Connections {
         for connection in self.table.iter_mut().flatten() {
             let token = Token::Sip(SipToken::Connection(connection.slot)).as_u64();
             let wants = connection.wants();
-            // One that was made meanwhile is watched already.
+            // The poller watches a connection that was opened meanwhile.
             let watched = poller.add(&connection.stream, token, interest_of(wants));
             if watched
                 .or_else(|_| poller.modify(&connection.stream, token, interest_of(wants)))
@@ -317,14 +318,14 @@ impl Connections {
         }
     }
 
-    /// The next connection that was closed since the last time.
-    pub(crate) fn next_ended(&mut self) -> Option<Gone> {
+    /// The next closed connection of which the engine is not notified.
+    pub(crate) fn next_ended(&mut self) -> Option<ClosedConnection> {
         self.gone.pop()
     }
 
     /// Enters a connection into the table and into the poller. `listener` is the index of its listener. `None`: there
     /// is no free index, or the kernel refuses.
-    fn enter(
+    fn add(
         &mut self,
         stream: TcpConnection,
         listener: u16,
@@ -346,7 +347,7 @@ impl Connections {
             self.free.push(index);
             return None;
         }
-        // It only makes a dead peer known sooner.
+        // Without it, the worker notices a dead peer later.
         let _ = stream.set_user_timeout(sip_config.settings.idle);
         let key = key_of(self.worker, slot);
         let mut connection = Connection::new(stream, (slot, key), (listener, local, remote), now);
@@ -364,8 +365,8 @@ impl Connections {
         Some(slot)
     }
 
-    /// It has sent a whole message.
-    pub(crate) fn prove(&mut self, slot: Slot) {
+    /// Notes that a connection has sent a complete message.
+    pub(crate) fn set_proven(&mut self, slot: Slot) {
         let Some(connection) = self.get(slot) else {
             return;
         };
@@ -376,8 +377,13 @@ impl Connections {
         }
     }
 
-    /// Closes a connection, and counts why.
-    pub(crate) fn close(&mut self, slot: Slot, reason: Reason, counters: &mut SipCounters) {
+    /// Closes a connection, and counts the reason.
+    pub(crate) fn close(
+        &mut self,
+        slot: Slot,
+        reason: DisconnectReason,
+        counters: &mut SipCounters,
+    ) {
         if self.get(slot).is_none() {
             return;
         }
@@ -385,24 +391,25 @@ impl Connections {
             return;
         };
         let code = match reason {
-            // It still reads.
-            Reason::Peer if connection.ended.is_some() => Some(CloseCode::GoingAway),
-            Reason::Peer
-            | Reason::Unread
-            | Reason::Unreachable
-            | Reason::Aborted
-            | Reason::Denied => None,
-            Reason::Idle | Reason::Evicted | Reason::Drained | Reason::SourceLimit => {
-                Some(CloseCode::GoingAway)
-            }
-            Reason::Slow | Reason::Malformed => Some(CloseCode::Protocol),
+            // The other side still reads.
+            DisconnectReason::Peer if connection.ended.is_some() => Some(CloseCode::GoingAway),
+            DisconnectReason::Peer
+            | DisconnectReason::Unread
+            | DisconnectReason::Unreachable
+            | DisconnectReason::Aborted
+            | DisconnectReason::Denied => None,
+            DisconnectReason::Idle
+            | DisconnectReason::Evicted
+            | DisconnectReason::Drained
+            | DisconnectReason::SourceLimit => Some(CloseCode::GoingAway),
+            DisconnectReason::Slow | DisconnectReason::Malformed => Some(CloseCode::Protocol),
         };
         if let Some(code) = code {
             connection.send_close_notify(code, self.now, &mut self.scratch, &mut self.chunks);
         }
         connection.unwritten.clear(&mut self.chunks);
         self.free.push(slot.index);
-        self.gone.push(Gone {
+        self.gone.push(ClosedConnection {
             key: connection.key,
             attempt: connection.connecting,
             is_shared: connection.is_shared,
@@ -415,17 +422,17 @@ impl Connections {
         self.sources.leave(connection.remote);
         self.timers.remove(slot.index);
         let count = match reason {
-            Reason::Peer => &mut counters.closed_by_peer,
-            Reason::Idle => &mut counters.closed_idle,
-            Reason::Slow => &mut counters.closed_slow,
-            Reason::Malformed => &mut counters.closed_malformed,
-            Reason::Unread => &mut counters.closed_unread,
-            Reason::Unreachable => &mut counters.closed_unreachable,
-            Reason::Aborted => &mut counters.closed_aborted,
-            Reason::Evicted => &mut counters.closed_evicted,
-            Reason::Drained => &mut counters.closed_drained,
-            Reason::SourceLimit => &mut counters.closed_source_limit,
-            Reason::Denied => &mut counters.closed_denied,
+            DisconnectReason::Peer => &mut counters.closed_by_peer,
+            DisconnectReason::Idle => &mut counters.closed_idle,
+            DisconnectReason::Slow => &mut counters.closed_slow,
+            DisconnectReason::Malformed => &mut counters.closed_malformed,
+            DisconnectReason::Unread => &mut counters.closed_unread,
+            DisconnectReason::Unreachable => &mut counters.closed_unreachable,
+            DisconnectReason::Aborted => &mut counters.closed_aborted,
+            DisconnectReason::Evicted => &mut counters.closed_evicted,
+            DisconnectReason::Drained => &mut counters.closed_drained,
+            DisconnectReason::SourceLimit => &mut counters.closed_source_limit,
+            DisconnectReason::Denied => &mut counters.closed_denied,
         };
         *count += 1;
     }
@@ -438,28 +445,28 @@ impl Connections {
         };
         let is_shared = connection.is_shared;
         match &mut connection.ended {
-            None => self.close(slot, Reason::Idle, counters),
+            None => self.close(slot, DisconnectReason::Idle, counters),
             // Other workers may have responses for it.
             Some(_) if is_shared => {}
             Some(ended) => {
                 ended.has_all = true;
-                self.mark(slot);
+                self.mark_for_flush(slot);
             }
         }
     }
 
-    /// Memory for the beginning of a message.
+    /// A buffer for an incomplete message.
     pub(crate) fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes such memory back.
+    /// Takes a buffer back.
     pub(crate) fn put_back(&mut self, buffer: Vec<u8>) {
         keep_spare(buffer, &mut self.spare);
     }
 
-    /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is closed or was
-    /// given up.
+    /// Queues a message to be written at the next [`Connections::flush`]. Returns `false` if the connection is closed
+    /// or was given up.
     pub(crate) fn queue(&mut self, slot: Slot, bytes: &[u8], counters: &mut SipCounters) -> bool {
         let now = self.now;
         let mut deadline = None;
@@ -504,18 +511,18 @@ impl Connections {
         match queued {
             None => false,
             Some(false) => {
-                self.close(slot, Reason::Unread, counters);
+                self.close(slot, DisconnectReason::Unread, counters);
                 false
             }
             Some(true) => {
-                self.mark(slot);
+                self.mark_for_flush(slot);
                 true
             }
         }
     }
 
-    /// Has the next [`Connections::flush`] write what waits.
-    pub(crate) fn mark(&mut self, slot: Slot) {
+    /// Marks a connection, so that the next [`Connections::flush`] writes its bytes.
+    pub(crate) fn mark_for_flush(&mut self, slot: Slot) {
         if let Some(connection) = self.get(slot)
             && !std::mem::replace(&mut connection.dirty, true)
         {
@@ -523,7 +530,7 @@ impl Connections {
         }
     }
 
-    /// Writes to all connections that have something to write.
+    /// Writes to all marked connections.
     pub(crate) fn flush(&mut self, poller: &Poller, counters: &mut SipCounters) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
@@ -535,7 +542,7 @@ impl Connections {
         self.dirty = dirty;
     }
 
-    /// Writes what waits on one connection, and has the poller report what matters from now on.
+    /// Writes the bytes that wait on one connection. Then selects the events that the poller reports.
     pub(crate) fn write(&mut self, slot: Slot, poller: &Poller, counters: &mut SipCounters) {
         let mut spare = std::mem::take(&mut self.chunks);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -548,9 +555,9 @@ impl Connections {
         };
         let is_over = self.get(slot).is_some_and(|connection| is_done(connection));
         match written {
-            Some(Written::Broken(reason)) => self.close(slot, reason, counters),
-            Some(Written::All) if is_over => self.close(slot, Reason::Peer, counters),
-            Some(Written::All | Written::Some) => self.watch(slot, poller),
+            Some(WriteResult::Broken(reason)) => self.close(slot, reason, counters),
+            Some(WriteResult::All) if is_over => self.close(slot, DisconnectReason::Peer, counters),
+            Some(WriteResult::All | WriteResult::Some) => self.watch(slot, poller),
             None => {}
         }
     }
@@ -570,13 +577,13 @@ impl Connections {
         }
     }
 
-    /// Has its timer fire in time for its deadline, which may have come nearer.
-    pub(crate) fn arm(&mut self, slot: Slot, sip_config: &SipConfig) {
+    /// Sets the timer of a connection, whose deadline may be earlier now.
+    pub(crate) fn set_timer(&mut self, slot: Slot, sip_config: &SipConfig) {
         let Some(connection) = self.get(slot) else {
             return;
         };
         let deadline = connection.next_timer(&sip_config.settings);
-        // A deadline that has moved away is looked at when the timer fires.
+        // If the deadline is later now, the timer is set again when it fires.
         if deadline >= connection.armed {
             return;
         }
@@ -584,7 +591,7 @@ impl Connections {
         self.timers.set(slot.index, deadline);
     }
 
-    /// When to look at the timers next.
+    /// The time of the next timer.
     pub(crate) fn next_deadline(&self) -> Option<Mono> {
         self.timers.next_deadline()
     }
@@ -599,16 +606,16 @@ impl Connections {
     ) {
         let connections = self.table.iter().flatten();
         let quiet: Vec<Slot> = connections
-            .filter(|connection| all || now.since(connection.heard) >= QUIET)
+            .filter(|connection| all || now.since(connection.heard) >= QUIET_TIME)
             .filter(|connection| connection.waiting() == 0 && is_idle(connection))
             .map(|connection| connection.slot)
             .collect();
         for slot in quiet {
-            self.close(slot, Reason::Drained, counters);
+            self.close(slot, DisconnectReason::Drained, counters);
         }
     }
 
-    /// Closes one connection whose time is over, if there is one. Returns whether another look is due.
+    /// Closes one connection after its deadline, if there is one. Returns whether more timers may be due.
     pub(crate) fn expire(
         &mut self,
         now: Mono,
@@ -634,22 +641,22 @@ impl Connections {
             return true;
         }
         let reason = match (connection.begun, connection.waiting()) {
-            (_, 1..) => Reason::Unread,
-            _ if connection.ended.is_some() => Reason::Peer,
-            (Some(_), _) => Reason::Slow,
-            (None, _) => Reason::Idle,
+            (_, 1..) => DisconnectReason::Unread,
+            _ if connection.ended.is_some() => DisconnectReason::Peer,
+            (Some(_), _) => DisconnectReason::Slow,
+            (None, _) => DisconnectReason::Idle,
         };
         self.close(slot, reason, counters);
         true
     }
 }
 
-const fn interest_of(watching: Watching) -> Interest {
+const fn interest_of(watching: WatchedEvents) -> Interest {
     match watching {
-        Watching::Nothing => Interest::Nothing,
-        Watching::Read => Interest::Read,
-        Watching::Write => Interest::Write,
-        Watching::Both => Interest::ReadWrite,
+        WatchedEvents::Nothing => Interest::Nothing,
+        WatchedEvents::Read => Interest::Read,
+        WatchedEvents::Write => Interest::Write,
+        WatchedEvents::Both => Interest::ReadWrite,
     }
 }
 
@@ -661,18 +668,18 @@ mod tests {
     fn the_error_of_a_system_call_says_who_has_ended_a_connection() {
         // Numbers of Linux.
         for (name, number, reason) in [
-            ("ETIMEDOUT", 110, Reason::Unread),
-            ("EHOSTUNREACH", 113, Reason::Unreachable),
-            ("ENETUNREACH", 101, Reason::Unreachable),
-            ("ENETDOWN", 100, Reason::Unreachable),
-            ("EACCES", 13, Reason::Unreachable),
-            ("ECONNABORTED", 103, Reason::Aborted),
-            ("ECONNRESET", 104, Reason::Peer),
-            ("ECONNREFUSED", 111, Reason::Peer),
-            ("EPIPE", 32, Reason::Peer),
+            ("ETIMEDOUT", 110, DisconnectReason::Unread),
+            ("EHOSTUNREACH", 113, DisconnectReason::Unreachable),
+            ("ENETUNREACH", 101, DisconnectReason::Unreachable),
+            ("ENETDOWN", 100, DisconnectReason::Unreachable),
+            ("EACCES", 13, DisconnectReason::Unreachable),
+            ("ECONNABORTED", 103, DisconnectReason::Aborted),
+            ("ECONNRESET", 104, DisconnectReason::Peer),
+            ("ECONNREFUSED", 111, DisconnectReason::Peer),
+            ("EPIPE", 32, DisconnectReason::Peer),
         ] {
             let error = std::io::Error::from_raw_os_error(number);
-            assert_eq!(Reason::of(&error), reason, "{name}");
+            assert_eq!(DisconnectReason::of(&error), reason, "{name}");
         }
     }
 }

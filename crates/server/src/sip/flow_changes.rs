@@ -8,10 +8,10 @@ use sip_server::AorKey;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// 256 KiB. Several addresses share a place: then some requests are handed over for nothing.
-const PLACES: usize = 1 << 16;
+/// Places for addresses of record: 256 KiB. If several share a place, some requests are handed over without need.
+const PLACE_COUNT: usize = 1 << 16;
 
-/// Shared by all workers.
+/// When phones have got other flows. All workers share it.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowChanges(Arc<[AtomicU32]>);
 
@@ -20,14 +20,14 @@ impl FlowChanges {
     /// than in a dialog that began earlier.
     pub(crate) fn new(unix_s: u64) -> FlowChanges {
         let start = seconds(unix_s);
-        FlowChanges((0..PLACES).map(|_| AtomicU32::new(start)).collect())
+        FlowChanges((0..PLACE_COUNT).map(|_| AtomicU32::new(start)).collect())
     }
 
     fn place(&self, key: AorKey) -> &AtomicU32 {
-        &self.0[(key.0 >> 32) as usize % PLACES]
+        &self.0[(key.0 >> 32) as usize % PLACE_COUNT]
     }
 
-    /// A phone of the address with this key has another flow.
+    /// Notes that a phone of the address with this key has another flow.
     pub(crate) fn note(&self, key: AorKey, unix_s: u64) {
         self.place(key).store(seconds(unix_s), Ordering::Relaxed);
     }

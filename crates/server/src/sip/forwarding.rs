@@ -8,7 +8,7 @@ use super::calls::CallControl;
 use super::layers::StreamListener;
 use super::lookups::QueuedQuery;
 use super::nodes::{NodesHook, NodesQuery};
-use super::peer::Origin;
+use super::other_process::WorkerIdentity;
 use super::push::Pusher;
 use super::registrar::Registrations;
 use super::route_hook::{self, RouteHook};
@@ -75,13 +75,13 @@ pub(super) struct Forwarder {
     nodes: Option<NodesHook>,
     /// Counts requests that hunt by weight.
     draws: u64,
-    origin: Origin,
+    origin: WorkerIdentity,
 }
 
 impl Forwarder {
     /// Of the worker of `origin`, whose sockets are these.
     pub(super) fn new(
-        origin: Origin,
+        origin: WorkerIdentity,
         listeners: Sockets,
         sip_config: &SipConfig,
         secrets: &Secrets,
@@ -301,7 +301,7 @@ impl ServerPolicy<'_> {
         }
         let listeners: Vec<SocketAddr> = self.listeners.all.iter().map(|(_, own)| *own).collect();
         let mut all = self.advertised.iter();
-        all.any(|advertised| advertised.is(host, port, &listeners))
+        all.any(|advertised| advertised.matches(host, port, &listeners))
     }
 
     /// Whether this server listens on this port; without a port, on a default port of SIP (5060 or 5061).
@@ -562,7 +562,7 @@ impl Lookup for ServerPolicy<'_> {
             AtNodes::Pending => {
                 let nodes = nodes.clone();
                 let query = QueuedQuery::Nodes(NodesQuery { aor: *aor, nodes });
-                match self.authenticator.lookups.want(query) {
+                match self.authenticator.lookups.note_query(query) {
                     true => AtNodes::Pending,
                     false => AtNodes::Unavailable,
                 }

@@ -26,25 +26,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Places of the binding table that a worker examines per query, and bytes of text that it copies. Both together last
-/// less than 1 ms.
-const PLACES: usize = 512;
-const BYTES: usize = 64 << 10;
+/// How many places of the binding table a worker examines per query, and how many bytes of text it copies. Both
+/// together last less than 1 ms.
+const PLACES_PER_QUERY: usize = 512;
+const BYTES_PER_QUERY: usize = 64 << 10;
 
-/// Answered calls, or places of the proxy's context table, that a worker examines per query.
-const CALLS: usize = 256;
+/// How many answered calls, or places of the table of contexts of the proxy, a worker examines per query.
+const CALLS_PER_QUERY: usize = 256;
 
-/// At most this many replaced bindings per message to a worker.
-const MOVED: usize = 256;
+/// The maximum of replaced bindings per message to a worker.
+const BINDINGS_PER_MESSAGE: usize = 256;
 
-/// The most bytes of a text in a list. A registrar accepts longer texts: the list shows their beginning.
-const TEXT: usize = 1024;
+/// The maximum length of a text in a list. A registrar accepts longer texts. The list has their beginning.
+const MAX_TEXT_BYTES: usize = 1024;
 
-/// The longest time until a worker responds to a query.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long a worker may take to respond to a query.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time between two attempts to post to a full mailbox.
-const PAUSE: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Why a query about the state of SIP failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -220,7 +220,7 @@ pub struct TracePage {
 }
 
 /// Messages of a call at one worker, and the next number; `None` if the worker keeps no messages.
-type Traced = Option<(Vec<TracedMessage>, Option<u64>)>;
+type TraceResult = Option<(Vec<TracedMessage>, Option<u64>)>;
 
 /// A query to a worker.
 #[derive(Debug)]
@@ -251,7 +251,7 @@ pub(crate) enum SipQuery {
     Trace {
         call_id: Box<[u8]>,
         first: u64,
-        reply: SyncSender<Traced>,
+        reply: SyncSender<TraceResult>,
     },
 }
 
@@ -322,7 +322,7 @@ impl SipInspector {
                     reply,
                 },
             )?;
-            let answer = answer.recv_timeout(ANSWER);
+            let answer = answer.recv_timeout(RESPONSE_TIMEOUT);
             removed += answer.map_err(|_| InspectError::Busy(worker))?;
         }
         Ok(removed)
@@ -340,7 +340,7 @@ impl SipInspector {
         });
         let all: Vec<_> = all.collect();
         let mut outcome = Ok(());
-        for part in all.chunks(MOVED) {
+        for part in all.chunks(BINDINGS_PER_MESSAGE) {
             let part: Arc<[_]> = part.into();
             for worker in 0..self.boxes.len() {
                 let sent = self.post(worker, SipQuery::RemoveMoved(Arc::clone(&part)));
@@ -365,7 +365,7 @@ impl SipInspector {
                 reply,
             },
         )?;
-        let answer = answer.recv_timeout(ANSWER);
+        let answer = answer.recv_timeout(RESPONSE_TIMEOUT);
         let (mut bindings, next) = answer.map_err(|_| InspectError::Busy(worker))?;
         for binding in &mut bindings {
             binding.worker = worker;
@@ -387,7 +387,7 @@ impl SipInspector {
         }
         let (reply, answer) = sync_channel(1);
         self.post(worker, SipQuery::Calls { place, reply })?;
-        let answer = answer.recv_timeout(ANSWER);
+        let answer = answer.recv_timeout(RESPONSE_TIMEOUT);
         let mut page = answer.map_err(|_| InspectError::Busy(worker))?;
         if let (CallsCursor::Ringing(..), None) = (place, page.next) {
             page.next = Some(match worker + 1 < self.boxes.len() {
@@ -416,7 +416,7 @@ impl SipInspector {
                 reply,
             },
         )?;
-        let answer = answer.recv_timeout(ANSWER);
+        let answer = answer.recv_timeout(RESPONSE_TIMEOUT);
         let traced = answer.map_err(|_| InspectError::Busy(worker))?;
         let (mut messages, next) = traced.ok_or(InspectError::NoTrace)?;
         for message in &mut messages {
@@ -431,14 +431,14 @@ impl SipInspector {
     fn post(&self, worker: usize, query: SipQuery) -> Result<(), InspectError> {
         let mailbox = self.boxes.get(worker).ok_or(InspectError::Busy(worker))?;
         let mut message = WorkerMessage::SipQuery(Box::new(query));
-        let until = Instant::now() + ANSWER;
+        let until = Instant::now() + RESPONSE_TIMEOUT;
         loop {
             match mailbox.post(message) {
                 Ok(()) => return Ok(()),
                 Err(_) if Instant::now() >= until => return Err(InspectError::Busy(worker)),
                 Err(back) => message = back,
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
@@ -523,14 +523,16 @@ impl Sip {
         page.next = match place {
             CallsCursor::Ringing(worker, first) => {
                 let mut list = |record: &CallRecord| calls.push(call(record, now, None));
-                let next = forwarder.proxy.list_calls(first, CALLS, &mut list);
+                let next = forwarder
+                    .proxy
+                    .list_calls(first, CALLS_PER_QUERY, &mut list);
                 next.map(|next| CallsCursor::Ringing(worker, next))
             }
             CallsCursor::Answered(part, from) => {
                 let mut list =
                     |record: &CallRecord, left| calls.push(call(record, now, Some(left)));
                 let place = DialogsCursor { part, from };
-                let next = forwarder.calls.list(now, place, CALLS, &mut list);
+                let next = forwarder.calls.list(now, place, CALLS_PER_QUERY, &mut list);
                 next.map(|next| CallsCursor::Answered(next.part, next.from))
             }
         };
@@ -551,8 +553,8 @@ impl Sip {
             return (infos, None);
         }
         let (mut next, mut bytes) = (first, 0);
-        let end = first.saturating_add(PLACES);
-        while next < end && bytes < BYTES {
+        let end = first.saturating_add(PLACES_PER_QUERY);
+        while next < end && bytes < BYTES_PER_QUERY {
             let Some(part) = kept.part(next, 1) else {
                 return (infos, None);
             };
@@ -613,6 +615,6 @@ fn info(aor: &[u8], binding: &Binding, now: Mono) -> BindingInfo {
 }
 
 fn text(bytes: &[u8]) -> String {
-    let cut = bytes.get(..TEXT).unwrap_or(bytes);
+    let cut = bytes.get(..MAX_TEXT_BYTES).unwrap_or(bytes);
     String::from_utf8_lossy(cut).into_owned()
 }

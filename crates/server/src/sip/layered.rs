@@ -1,34 +1,34 @@
-//! Connections over TLS and WebSocket: from what was read to the messages.
+//! Connections over TLS and WebSocket: converts received bytes to messages.
 
-use super::connections::Reason;
+use super::connections::DisconnectReason;
 use super::layers::{Layers, NodeFailure, NodeSide, WebSocketState, accept_rules, message_limits};
 use super::outgoing::slot_of;
 use super::reading::{flow_of, now};
 use super::token::Slot;
-use super::{MESSAGES, Sip};
+use super::{BATCH_MESSAGES, Sip};
 use io::Poller;
 use sip::flow::{Flow, PeerName, Transport};
 use sip::frame::{PONG, Packet};
 use streams::tls::TlsError;
 use streams::websocket::{CloseCode, End, Event, WebSocket};
 
-/// TLS handshakes get so much time per wake-up, so that many of them do not delay other messages for long. One more may
-/// begin before that.
-const HANDSHAKES_NS: u64 = 1_000_000;
+/// The time for TLS handshakes per wake-up, so that many of them do not delay other messages for long. The last one may
+/// exceed it.
+const MAX_HANDSHAKES_NS: u64 = 1_000_000;
 
-/// The worker's buffer for what was decrypted keeps no more memory than this.
-const MAX_PLAIN: usize = 128 << 10;
+/// The maximum of memory that the buffer for decrypted bytes keeps.
+const MAX_PLAINTEXT_BYTES: usize = 128 << 10;
 
 /// RFC 8446 §5.1: the type of the record that TLS begins with.
-const HANDSHAKE: u8 = 22;
+const HANDSHAKE_RECORD: u8 = 22;
 
 /// A ping of RFC 5626 §3.5.1, as a WebSocket's message.
 const PING: &[u8] = b"\r\n\r\n";
 
 impl Sip {
-    /// Whether handshakes have had their share of this wake-up. The poller reports the connection again.
+    /// Whether handshakes have used their time of this wake-up. Then the poller reports the connection again.
     pub(super) fn defers(&mut self, slot: Slot) -> bool {
-        let defers = self.handshakes_ns > HANDSHAKES_NS
+        let defers = self.handshakes_ns > MAX_HANDSHAKES_NS
             && (self.is_handshaking(slot) || self.may_begin_node_tls(slot));
         self.endpoint.counters.tls_deferred += u64::from(defers);
         defers
@@ -51,7 +51,7 @@ impl Sip {
         })
     }
 
-    /// Handles what was read of a connection that is not plain TCP.
+    /// Handles bytes of a connection that is not plain TCP.
     pub(super) fn take_layered(
         &mut self,
         bytes: &mut [u8],
@@ -79,7 +79,7 @@ impl Sip {
                 self.take_messages(&plain, unread, flow, poller);
             }
             plain.clear();
-            if plain.capacity() <= MAX_PLAIN {
+            if plain.capacity() <= MAX_PLAINTEXT_BYTES {
                 self.plain = plain;
             }
             let counters = &mut self.endpoint.counters;
@@ -90,14 +90,14 @@ impl Sip {
                 None => {
                     // The response of TLS, such as an alert.
                     self.connections.write(slot, poller, counters);
-                    self.close(slot, Reason::Peer);
+                    self.close(slot, DisconnectReason::Peer);
                 }
             }
         }
         self.connections.flush(poller, &mut self.endpoint.counters);
     }
 
-    /// Appends what was decrypted. Returns whether the other side has ended the connection; `None` if TLS has failed.
+    /// Appends the plaintext. Returns whether the other side has ended the connection; `None` if TLS has failed.
     fn decrypt(&mut self, slot: Slot, bytes: &[u8], plain: &mut Vec<u8>) -> Option<bool> {
         let connection = self.connections.get(slot)?;
         let was_handshaking = connection.layers.is_handshaking();
@@ -106,9 +106,11 @@ impl Sip {
         let is_node_accepted = connection.layers.node_accepted(!plain.is_empty());
         let is_done = was_handshaking && !connection.layers.is_handshaking();
         if let Some(before) = before {
-            self.handshakes_ns += io::clock::monotonic_ns() - before;
+            let ended = io::clock::monotonic_ns();
+            self.handshakes_ns += ended - before;
+            self.endpoint.congestion.note_handshake(before, ended);
         }
-        self.connections.mark(slot);
+        self.connections.mark_for_flush(slot);
         let counters = &mut self.endpoint.counters;
         counters.tls_handshakes += u64::from(is_done);
         counters.node_tls_handshakes += u64::from(is_node_accepted);
@@ -184,7 +186,7 @@ impl Sip {
         }
     }
 
-    /// Handles what was read of a connection to a plain listener. TLS begins with a handshake record (RFC 8446 §5.1),
+    /// Handles bytes of a connection to a plain listener. TLS begins with a handshake record (RFC 8446 §5.1),
     /// which no SIP message does. It is for other nodes only.
     pub(super) fn take_plain(
         &mut self,
@@ -201,13 +203,13 @@ impl Sip {
 
     /// Begins TLS as the server. Returns the flow over TLS; `None` if the connection is not over TLS.
     fn begin_node_tls(&mut self, bytes: &[u8], flow: &Flow, poller: &Poller) -> Option<Flow> {
-        if bytes.first() != Some(&HANDSHAKE) {
+        if bytes.first() != Some(&HANDSHAKE_RECORD) {
             return None;
         }
         let slot = slot_of(flow.connection?);
         let tls = self.node_tls.as_ref()?;
         let connection = self.connections.get(slot)?;
-        // It has sent nothing yet.
+        // This connection has sent nothing yet.
         if connection.proven || !connection.inbound.is_empty() {
             return None;
         }
@@ -241,7 +243,7 @@ impl Sip {
                 None => {
                     let counters = &mut self.endpoint.counters;
                     self.connections.write(slot, poller, counters);
-                    return self.close(slot, Reason::Malformed);
+                    return self.close(slot, DisconnectReason::Malformed);
                 }
             },
         };
@@ -265,15 +267,15 @@ impl Sip {
                 self.connections
                     .write(slot, poller, &mut self.endpoint.counters);
                 let reason = match end {
-                    End::Closed(_) => Reason::Peer,
-                    End::Failed(_) => Reason::Malformed,
+                    End::Closed(_) => DisconnectReason::Peer,
+                    End::Failed(_) => DisconnectReason::Malformed,
                 };
                 self.close(slot, reason);
             }
         }
     }
 
-    /// Goes on with a handshake. Returns how many bytes it took; `None` if it is refused.
+    /// Continues a handshake. Returns how many bytes it has used; `None` if it is refused.
     fn accept_websocket(
         &mut self,
         slot: Slot,
@@ -321,7 +323,7 @@ impl Sip {
         while ended.is_none() && self.connections.get(slot).is_some() {
             if batch == 0 {
                 let waits = bytes.len() - used + unread;
-                self.endpoint.congestion.stream(waits, self.left);
+                self.endpoint.congestion.note_stream(waits, self.left);
                 self.endpoint.begin_batch();
             }
             let (length, event) = socket.receive(&mut bytes[used..], &mut out);
@@ -348,9 +350,9 @@ impl Sip {
             if is_refused {
                 self.connections
                     .write(slot, poller, &mut self.endpoint.counters);
-                self.close(slot, Reason::Malformed);
+                self.close(slot, DisconnectReason::Malformed);
             }
-            if batch == MESSAGES {
+            if batch == BATCH_MESSAGES {
                 self.end_stream_batch(batch, poller);
                 self.endpoint.now = now();
                 self.run_due_timers(poller);
@@ -374,7 +376,7 @@ impl Sip {
     ) -> bool {
         match Packet::of(bytes) {
             Packet::Sip => {
-                self.connections.prove(slot);
+                self.connections.set_proven(slot);
                 self.with_stream(poller, |endpoint, outgoing| {
                     endpoint.stream_message(bytes, flow, outgoing);
                 });

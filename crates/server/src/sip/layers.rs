@@ -202,8 +202,8 @@ impl Records {
 }
 
 /// The longest request of a WebSocket handshake, and its header fields: cookies of a browser included.
-const HANDSHAKE_BYTES: usize = 8 << 10;
-const HANDSHAKE_FIELDS: usize = 64;
+const MAX_HANDSHAKE_BYTES: usize = 8 << 10;
+const MAX_HANDSHAKE_FIELDS: usize = 64;
 
 /// Frames of one message. Browsers send one; libraries may cut at 16 KiB or less.
 const MAX_FRAMES: u32 = 128;
@@ -212,8 +212,8 @@ const MAX_FRAMES: u32 = 128;
 pub(super) fn accept_rules(settings: &SipSettings) -> AcceptRules {
     let origins = &settings.websocket_origins;
     AcceptRules {
-        bytes: HANDSHAKE_BYTES,
-        fields: HANDSHAKE_FIELDS,
+        bytes: MAX_HANDSHAKE_BYTES,
+        fields: MAX_HANDSHAKE_FIELDS,
         paths: settings.websocket_paths.clone(),
         // RFC 7118 §4.1.
         protocols: vec!["sip".to_owned()],

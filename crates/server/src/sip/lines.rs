@@ -1,4 +1,4 @@
-//! What answers have besides what they copy: header lines, and an SDP body.
+//! The parts of responses that are not copied from requests: header lines, and an SDP body.
 
 use sip::build::{BuildError, Builder, Part};
 use sip::engine::Signature;
@@ -11,13 +11,13 @@ use sip_server::reg_event::PACKAGE;
 use std::io::Write as _;
 use std::net::IpAddr;
 
-/// The one type of body that is understood.
-const TYPES: &[u8] = b"application/sdp";
+/// The only type of body that the server supports.
+const ACCEPTED_BODY_TYPE: &[u8] = b"application/sdp";
 
-/// RFC 3261 §20.19: one hour, where nothing is said.
-const EXPIRES: u32 = 3600;
+/// RFC 3261 §20.19: without an expiry, one hour.
+const DEFAULT_EXPIRES_S: u32 = 3600;
 
-/// What a REGISTER is answered with.
+/// The bindings in the response to a REGISTER.
 pub(super) enum Bindings<'b> {
     Lines(&'b [u8]),
     /// §10.2.2: "*" stands alone, and only to remove everything.
@@ -26,35 +26,35 @@ pub(super) enum Bindings<'b> {
     NotSips,
 }
 
-/// Longer than the lines that say what this server can.
-const ABILITIES: usize = 1024;
+/// The maximum length of the lines with the capabilities of this server.
+const MAX_CAPABILITY_LINES_BYTES: usize = 1024;
 
-/// Lines that are the same in every answer.
+/// Header lines with the capabilities of this server. They are the same in every response.
 #[derive(Debug, Default)]
-pub(super) struct Abilities {
-    /// What OPTIONS asks for (RFC 3261 §11.2).
+pub(super) struct CapabilityLines {
+    /// The lines of a response to OPTIONS (RFC 3261 §11.2).
     pub(super) options: Vec<u8>,
-    /// What a 2xx to an INVITE has (§13.3.1.4), besides a Contact.
+    /// The lines of a 2xx to an INVITE (§13.3.1.4), without its Contact.
     invite: Vec<u8>,
 }
 
-impl Abilities {
-    /// Of a server with these rules.
-    pub(super) fn new(rules: &Rules<'_>) -> Abilities {
+impl CapabilityLines {
+    /// The lines of a server with these rules.
+    pub(super) fn new(rules: &Rules<'_>) -> CapabilityLines {
         let supported = rules.extensions.join(", ");
         let written = |add: &dyn Fn(&mut Builder<'_>)| {
-            let mut buffer = [0; ABILITIES];
+            let mut buffer = [0; MAX_CAPABILITY_LINES_BYTES];
             let mut builder = Builder::fields(&mut buffer);
             let methods = rules.methods.iter().map(|method| method.as_bytes());
             builder.list(HeaderKind::Allow, methods);
             add(&mut builder);
             builder.finish_fields().map(<[u8]>::to_vec)
         };
-        Abilities {
+        CapabilityLines {
             // All methods there are fit.
             options: written(&|lines| {
                 lines
-                    .header(HeaderKind::Accept, TYPES)
+                    .header(HeaderKind::Accept, ACCEPTED_BODY_TYPE)
                     .header(HeaderKind::AcceptEncoding, b"identity")
                     .header(HeaderKind::AcceptLanguage, b"en")
                     .header(HeaderKind::Supported, supported.as_bytes());
@@ -66,22 +66,22 @@ impl Abilities {
             invite: written(&|lines| {
                 lines
                     .header(HeaderKind::Supported, b"")
-                    .header(HeaderKind::ContentType, TYPES);
+                    .header(HeaderKind::ContentType, ACCEPTED_BODY_TYPE);
             })
             .unwrap_or_default(),
         }
     }
 }
 
-/// Contact: this server, as it is called where the request came from; a SIPS URI if it was asked by one
-/// (RFC 3261 §12.1.1).
+/// Writes a Contact with the name of this server for the client; a SIPS URI if the request requires it (RFC 3261
+/// §12.1.1).
 pub(super) fn contact<'b>(
     buffer: &'b mut [u8],
     own: &Signature<'_>,
     is_sips: bool,
 ) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
-    // Without a transport it would be UDP for an address (RFC 3263 §4.1), and the ACK would leave the connection.
+    // An address without a transport means UDP (RFC 3263 §4.1). Then the ACK would not use the connection.
     let end = match own.transport {
         Transport::Udp => &b">"[..],
         // RFC 5630 §3.1.2: SIPS over TCP is TLS.
@@ -103,12 +103,12 @@ pub(super) fn contact<'b>(
     builder.finish_fields()
 }
 
-/// What a 2xx to an INVITE has.
+/// Writes the header lines of a 2xx to an INVITE.
 pub(super) fn dialog<'b>(
     buffer: &'b mut [u8],
     own: &Signature<'_>,
     is_sips: bool,
-    abilities: &Abilities,
+    abilities: &CapabilityLines,
 ) -> Result<&'b [u8], BuildError> {
     let length = contact(buffer, own, is_sips)?.len();
     let end = length + abilities.invite.len();
@@ -117,7 +117,7 @@ pub(super) fn dialog<'b>(
     Ok(&buffer[..end])
 }
 
-/// The bindings of the request that have not ended, as if they were kept.
+/// Writes the bindings of the request that have not ended, although the server stores none.
 pub(super) fn bindings<'b>(
     buffer: &'b mut [u8],
     message: &Message<'_>,
@@ -135,7 +135,7 @@ pub(super) fn bindings<'b>(
                     false => others += 1,
                 }
                 // §10.2.1.1: a malformed Expires counts as an hour.
-                let left = address.expires().or(expires).unwrap_or(EXPIRES);
+                let left = address.expires().or(expires).unwrap_or(DEFAULT_EXPIRES_S);
                 if left > 0 {
                     let parts = [
                         Part::Bytes(b"<"),
@@ -161,28 +161,32 @@ pub(super) fn bindings<'b>(
 
 /// How the URIs of a request that begins a dialog demand TLS (RFC 5630 §5.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sips {
-    /// They do not.
+pub(super) enum SipsDemand {
+    /// They do not demand TLS.
     No,
-    /// They do: the Contact of the answer is a SIPS URI, too (RFC 3261 §12.1.1).
+    /// They demand TLS. So the Contact of the response is a SIPS URI, too (RFC 3261 §12.1.1).
     Yes,
-    /// They do, but this is no TLS connection, so no SIPS URI would lead here.
+    /// They demand TLS, but this connection has none. So no SIPS URI would lead here.
     NotHere,
-    /// The Request-URI does, and the Contact does not.
+    /// The Request-URI demands TLS, and the Contact does not.
     Inconsistent,
 }
 
-impl Sips {
-    pub(super) fn of(message: &Message<'_>, contact: Option<&[u8]>, transport: Transport) -> Sips {
+impl SipsDemand {
+    pub(super) fn of(
+        message: &Message<'_>,
+        contact: Option<&[u8]>,
+        transport: Transport,
+    ) -> SipsDemand {
         let is_asked = message.request_uri().is_some_and(starts_with_sips);
         let contact = contact.map(starts_with_sips);
         let route = message.record_routes().next().and_then(Result::ok);
         let is_route = route.map_or(contact, |route| Some(starts_with_sips(route.uri)));
         match () {
-            () if !is_asked && is_route != Some(true) => Sips::No,
-            () if is_asked && contact == Some(false) => Sips::Inconsistent,
-            () if !transport.is_secure() => Sips::NotHere,
-            () => Sips::Yes,
+            () if !is_asked && is_route != Some(true) => SipsDemand::No,
+            () if is_asked && contact == Some(false) => SipsDemand::Inconsistent,
+            () if !transport.is_secure() => SipsDemand::NotHere,
+            () => SipsDemand::Yes,
         }
     }
 }

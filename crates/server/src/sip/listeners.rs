@@ -21,16 +21,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::rustls::{ClientConfig, ServerConfig};
 
-/// One address, at one worker.
+/// The sockets of one address at one worker.
 #[derive(Debug)]
 pub(crate) struct SipListener {
     pub(crate) udp: UdpSocket,
     pub(crate) tcp: TcpListener,
-    /// What both are bound to.
+    /// The address that both are bound to.
     pub(crate) local: SocketAddr,
 }
 
-/// Where SIP is served.
+/// The addresses of the SIP listeners.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SipAddresses {
     /// Over UDP and TCP.
@@ -46,19 +46,19 @@ impl SipAddresses {
     }
 }
 
-/// How TLS is spoken by SIP.
+/// The TLS configurations of SIP.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SipTls {
-    /// With those that connect.
+    /// For connections that others open.
     pub(crate) accept: TlsConfigs,
-    /// With those that are connected to.
+    /// For connections that this server opens.
     pub(crate) connect: Option<Arc<ClientConfig>>,
 }
 
-/// What there is of SIP; nothing where there are no addresses.
+/// The SIP part of a server. It is empty without addresses.
 #[derive(Debug, Default)]
-pub(crate) struct SetUp {
-    /// The addresses listened on.
+pub(crate) struct SipSetup {
+    /// The addresses of the listeners.
     pub(crate) addresses: SipAddresses,
     /// SIP for each worker.
     pub(crate) workers: Vec<Sip>,
@@ -66,9 +66,9 @@ pub(crate) struct SetUp {
     pub(crate) upgrade: Option<SipUpgrade>,
 }
 
-/// What SIP finds at the start.
+/// The parts of the server that SIP uses at the start.
 #[derive(Debug)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct SipEnvironment<'a> {
     pub(crate) inherited: &'a InheritedSockets,
     pub(crate) state: Option<StateDir>,
     /// The key of addresses of record and GRUUs that all nodes of the cluster have.
@@ -81,27 +81,26 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) proxies: &'a [IpNet],
 }
 
-/// How many times larger the receive buffer of a SIP socket is than that of other listeners. Its messages are as many
-/// times longer, and overload control must see what waits. The kernel accounts memory for each datagram. By that, four
-/// times 8 MiB are 52,000 datagrams of up to 600 bytes, or 29,000 of up to 1,600. One worker handles all of them within
-/// 200 ms.
-const BUFFERS: u32 = 4;
+/// The receive buffer of a SIP socket is this many times larger than that of other listeners. SIP messages are longer,
+/// and overload control must see how many wait. The kernel accounts memory for each datagram. So four times 8 MiB hold
+/// 52,000 datagrams of up to 600 bytes, or 29,000 of up to 1,600. One worker handles all of them within 200 ms.
+const RECV_BUFFER_FACTOR: u32 = 4;
 
-/// Binds everything that SIP needs. UDP sockets get four times the receive buffer.
+/// Binds all SIP sockets. UDP sockets get four times the receive buffer.
 ///
 /// # Errors
-/// If an address cannot be listened on, or is there twice; or if TLS has no certificate.
+/// If an address cannot be bound, or occurs twice; or if TLS has no certificate.
 pub(crate) fn set_up(
     addresses: &SipAddresses,
     tls: &SipTls,
     buffers: Buffers,
     sip_config: SipConfig,
-    surroundings: Surroundings<'_>,
-) -> Result<SetUp, StartError> {
+    surroundings: SipEnvironment<'_>,
+) -> Result<SipSetup, StartError> {
     if addresses.plain.is_empty() && addresses.streams.is_empty() {
-        return Ok(SetUp::default());
+        return Ok(SipSetup::default());
     }
-    let Surroundings {
+    let SipEnvironment {
         inherited,
         state,
         cluster,
@@ -142,19 +141,19 @@ pub(crate) fn set_up(
     taken.give_bindings(&mut kept, secrets.lasting, reading::now());
     for (sip, kept) in sips.iter_mut().zip(kept) {
         sip.restore(kept);
-        if let Some(peer) = &taken.peer {
-            sip.join(peer);
+        if let Some(other) = &taken.other_process {
+            sip.join(other);
         }
     }
-    Ok(SetUp {
+    Ok(SipSetup {
         addresses: bound,
         workers: sips,
         upgrade: Some(taken.upgrade(log)),
     })
 }
 
-/// The sockets of each worker: of plain listeners, and of those over TLS or WebSocket.
-type OfWorkers = Vec<(Vec<SipListener>, Vec<StreamListener>)>;
+/// The sockets of each worker: those of plain listeners, and those over TLS or WebSocket.
+type WorkerSockets = Vec<(Vec<SipListener>, Vec<StreamListener>)>;
 
 /// Binds all addresses for each of `workers` workers.
 fn bind_all(
@@ -162,16 +161,16 @@ fn bind_all(
     tls: &SipTls,
     buffers: Buffers,
     (workers, inherited): (usize, &InheritedSockets),
-) -> Result<(SipAddresses, OfWorkers), StartError> {
+) -> Result<(SipAddresses, WorkerSockets), StartError> {
     let mut of_workers: Vec<Vec<SipListener>> = (0..workers).map(|_| Vec::new()).collect();
     let mut bound = SipAddresses::default();
     for &address in &addresses.plain {
         let options = UdpOptions {
-            // A message is one datagram, and the next one is of another length.
+            // A message is one datagram, and the next one has another length.
             gro: false,
-            recv_buffer: Some(buffers.receive.saturating_mul(BUFFERS)),
+            recv_buffer: Some(buffers.receive.saturating_mul(RECV_BUFFER_FACTOR)),
             send_buffer: Some(buffers.send),
-            // Only a wildcard leaves open what was asked.
+            // Only a wildcard socket requires the local address of each datagram.
             local_address: address.ip().is_unspecified(),
             ..UdpOptions::listener()
         };
@@ -215,11 +214,11 @@ fn in_memory(workers: usize, key: HashKey) -> Vec<WorkerBindings> {
     (0..workers).map(none).collect()
 }
 
-/// How often a port that is free over UDP is looked for that is free over TCP, too.
-const TRIES: usize = 64;
+/// How many UDP ports are tried until one is free over TCP, too.
+const MAX_ATTEMPTS: usize = 64;
 
-/// Binds an address for all workers; the port is the same over UDP and TCP. All are bound before any is read: a socket
-/// that joins its group later would take over flows of the others.
+/// Binds an address for all workers, with the same port over UDP and TCP. All are bound before any is read. A socket
+/// that joins its group later would take flows from the others.
 fn bind(
     address: SocketAddr,
     workers: usize,
@@ -234,8 +233,8 @@ fn bind(
         let unbound = (udp.is_none(), tcp.is_none());
         match free_port(address, options, unbound) {
             Ok(free) => break free,
-            // Port 0 asks for any: the one that the kernel chose for UDP may be taken over TCP.
-            Err(_) if address.port() == 0 && tries < TRIES => tries += 1,
+            // With port 0, the kernel chooses a port for UDP. Over TCP it may be in use.
+            Err(_) if address.port() == 0 && tries < MAX_ATTEMPTS => tries += 1,
             Err(error) => return Err(refused(error)),
         }
     };
@@ -261,16 +260,15 @@ fn bind(
     Ok(pairs.map(listener).collect())
 }
 
-/// Browsers offer `http/1.1` for WSS and SIP clients offer what they like (RFC 7301 §3.2): what is agreed on for TURN
-/// is none of theirs.
+/// A copy of the configuration without ALPN (RFC 7301 §3.2). Browsers offer `http/1.1` for WSS, and SIP clients offer
+/// any protocol. The protocols of TURN would refuse them.
 fn without_alpn(config: Arc<ServerConfig>) -> Arc<ServerConfig> {
     let mut config = Arc::unwrap_or_clone(config);
     config.alpn_protocols = Vec::new();
     Arc::new(config)
 }
 
-/// The sockets of one SO_REUSEPORT group, and what they are bound to. A plain socket finds out first whether the port
-/// is free.
+/// The sockets of one SO_REUSEPORT group, and their address. A plain socket checks first whether the port is free.
 fn bind_stream(
     address: SocketAddr,
     workers: usize,
@@ -284,8 +282,8 @@ fn bind_stream(
     Ok((free, sockets.collect::<std::io::Result<_>>()?))
 }
 
-/// The address with a port that no other socket listens on. `udp` and `tcp` say for which transports. SO_REUSEPORT
-/// would let a second server of the same user join silently and take half of the messages.
+/// The address with a port that no other socket uses over `udp` and `tcp`. With SO_REUSEPORT, a second server of the
+/// same user could join the group unnoticed, and take half of the messages.
 fn free_port(
     address: SocketAddr,
     options: &UdpOptions,

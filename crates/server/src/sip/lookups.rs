@@ -1,10 +1,9 @@
-//! Requests that wait for a source of credentials, such as a database, or for what other nodes of a cluster have
-//! registered.
+//! Requests that wait for a source of credentials, such as a database, or for the bindings of other nodes of a cluster.
 //!
 //! ```text
-//!  DigestAuthenticator::check ── wanted ──> Lookups ── begin_find ──> source, on its own thread
-//!       ^                                    │                            │
-//!       └── lookup_result <──── resume ──────┴── WorkerMessage::SipAnswer <──┘
+//!  DigestAuthenticator::check ── note_query ──> WaitingRequests ── begin_find ──> source, on its own thread
+//!       ^                                           │                                │
+//!       └── lookup_result <──────── resume ─────────┴─ WorkerMessage::LateSipResult <┘
 //! ```
 //!
 //! The authenticator queries a source for the sender of a request with a valid nonce, or for the callee of a sender who
@@ -27,35 +26,35 @@ use stun::PasswordAlgorithm;
 use turn::server::credentials::{Claim, Credentials, KeyLookup, KeyQuery, KeyReply};
 use turn::{ClientPath, FiveTuple, ListenerKey, Transport};
 
-/// The most requests of one worker that wait. The stores limit the queries per source address (`stores::budget`).
+/// The maximum of requests of one worker that wait. The stores limit the queries per source address (`stores::budget`).
 const MAX_WAITING_REQUESTS: usize = 2_048;
 
-/// The most requests among them whose sender is not known: those that wait for the keys of their sender. Anybody can
-/// make up names of users.
-const MAX_UNKNOWN: usize = 512;
+/// The maximum of waiting requests of unknown senders: those that wait for the keys of their sender. Anybody can invent
+/// names of users.
+const MAX_UNKNOWN_REQUESTS: usize = 512;
 
-/// The most bytes of the copies of messages that wait. The last copy may exceed this limit.
-const MAX_BYTES: usize = 8 << 20;
+/// The maximum of bytes in the copies of messages that wait. The last copy may exceed this limit.
+const MAX_WAITING_BYTES: usize = 8 << 20;
 
-/// The most bytes of those whose sender is not known, in the same way.
-const MAX_UNKNOWN_BYTES: usize = MAX_BYTES / 4;
+/// The maximum of bytes in the copies of messages of unknown senders. The last copy may exceed this limit.
+const MAX_UNKNOWN_BYTES: usize = MAX_WAITING_BYTES / 4;
 
 /// How long a request waits for one query. Then it gets 503, as if the source were unavailable.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Queries that a store runs at once (`stores::lookups::RUNNING`). Requests above this number count as backlog, because
 /// their queries have not begun.
-pub(super) const AT_ONCE: u32 = 64;
+pub(super) const MAX_STORE_QUERIES: u32 = 64;
 
 /// The user of a query to a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UserQuery {
+pub(super) struct QueriedUser {
     pub(super) realm: Box<str>,
     pub(super) name: Box<str>,
     pub(super) algorithm: PasswordAlgorithm,
 }
 
-impl UserQuery {
+impl QueriedUser {
     /// The query for the keys of this user, for the client of `flow`. WS counts as TCP, and WSS as TLS.
     pub(super) fn query<'q>(&'q self, flow: &Flow, unix_s: u64) -> KeyQuery<'q> {
         let transport = match flow.transport {
@@ -90,7 +89,7 @@ pub(super) enum QueuedQuery {
 }
 
 impl QueuedQuery {
-    /// What it is about.
+    /// The subject of the query.
     fn subject(&self) -> Subject {
         match self {
             QueuedQuery::Keys(query) => Subject::User(query.wanted.clone()),
@@ -98,50 +97,54 @@ impl QueuedQuery {
         }
     }
 
-    fn begin(&self, reply: impl FnOnce(Found) + Send + 'static) {
+    fn begin(&self, reply: impl FnOnce(SourceResponse) + Send + 'static) {
         match self {
             QueuedQuery::Keys(query) => {
                 let of_user = query.wanted.query(&query.flow, query.unix_s);
-                let reply = KeyReply::new(move |found| reply(Found::Keys(found)));
+                let reply = KeyReply::new(move |found| reply(SourceResponse::Keys(found)));
                 query.source.begin_find(&of_user, reply);
             }
             QueuedQuery::Nodes(query) => {
-                let reply = Box::new(move |found| reply(Found::Nodes(found)));
+                let reply = Box::new(move |found| reply(SourceResponse::Nodes(found)));
                 query.nodes.nodes.begin_find(query.aor.as_bytes(), reply);
             }
         }
     }
 }
 
-/// What a request waits for.
+/// The subject of a query: what a request waits for.
 #[derive(Debug, PartialEq, Eq)]
 enum Subject {
-    User(UserQuery),
+    User(QueriedUser),
     Address(Box<Aor>),
 }
 
-/// The result of a query.
+/// The response of a source, or of the other nodes.
 #[derive(Debug)]
-enum Found {
+enum SourceResponse {
     Keys(KeyLookup),
     Nodes(AtNodes),
-    /// There was none in time.
-    Nothing,
+    /// There was no response in time.
+    TimedOut,
 }
 
-/// The result of a query, and what it is about.
+/// The result of a query, with its subject.
 #[derive(Debug)]
 pub(super) enum LookupResult {
-    Keys(UserQuery, KeyLookup),
+    Keys(QueriedUser, KeyLookup),
     Nodes(Box<Aor>, AtNodes),
 }
 
 impl LookupResult {
-    fn of(subject: Subject, found: Found) -> LookupResult {
+    fn of(subject: Subject, found: SourceResponse) -> LookupResult {
         match (subject, found) {
-            (Subject::User(wanted), Found::Keys(found)) => LookupResult::Keys(wanted, found),
+            (Subject::User(wanted), SourceResponse::Keys(found)) => {
+                LookupResult::Keys(wanted, found)
+            }
             (Subject::User(wanted), _) => LookupResult::Keys(wanted, KeyLookup::Unavailable),
-            (Subject::Address(aor), Found::Nodes(found)) => LookupResult::Nodes(aor, found),
+            (Subject::Address(aor), SourceResponse::Nodes(found)) => {
+                LookupResult::Nodes(aor, found)
+            }
             (Subject::Address(aor), _) => LookupResult::Nodes(aor, AtNodes::Unavailable),
         }
     }
@@ -150,7 +153,7 @@ impl LookupResult {
 /// A query for the keys of a user.
 #[derive(Debug)]
 pub(super) struct KeysQuery {
-    pub(super) wanted: UserQuery,
+    pub(super) wanted: QueriedUser,
     pub(super) source: Arc<dyn Credentials>,
     pub(super) flow: Flow,
     pub(super) unix_s: u64,
@@ -165,24 +168,24 @@ pub(super) enum Waiter {
     Message(TransactionId, Box<[u8]>, Flow),
 }
 
-/// An answer that comes later, for the worker that has asked.
+/// A result that arrives later, for the worker that has sent the query.
 #[derive(Debug)]
-pub(crate) enum SipAnswer {
-    /// Of a source of credentials.
-    Keys(SipKeys),
-    /// Of the media relay.
+pub(crate) enum LateResult {
+    /// The result of a source of credentials, or of the other nodes.
+    Lookup(LookupReply),
+    /// The result of the media relay.
     Media(super::MediaResponse),
 }
 
-/// The result of a query, for the worker that has sent the query.
+/// The response to a query, with the number of the request that waits for it.
 #[derive(Debug)]
-pub(crate) struct SipKeys {
+pub(crate) struct LookupReply {
     number: u64,
-    found: Found,
+    found: SourceResponse,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WaitingRequest {
     subject: Subject,
     waiter: Waiter,
     until: Mono,
@@ -190,8 +193,8 @@ struct Entry {
     is_known: bool,
 }
 
-impl Entry {
-    /// The bytes of the copy.
+impl WaitingRequest {
+    /// The length of the copy.
     fn bytes(&self) -> usize {
         match &self.waiter {
             Waiter::Message(_, bytes, _) => bytes.len(),
@@ -200,7 +203,7 @@ impl Entry {
     }
 }
 
-/// Numbers of requests that wait.
+/// The number of requests that wait, and of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct WaitingCount {
     requests: usize,
@@ -221,13 +224,13 @@ impl WaitingCount {
 
 /// The requests of one worker that wait.
 #[derive(Debug, Default)]
-pub(super) struct Lookups {
+pub(super) struct WaitingRequests {
     /// By their numbers, so the oldest one is first.
-    entries: BTreeMap<u64, Entry>,
-    /// The transactions of the messages among them. Their retransmissions are dropped.
+    entries: BTreeMap<u64, WaitingRequest>,
+    /// The transactions of messages that wait. The worker drops their retransmissions.
     transactions: HashSet<u64>,
     all: WaitingCount,
-    /// Those whose sender is not known.
+    /// Requests of unknown senders.
     unknown: WaitingCount,
     next: u64,
     /// The query that the current request needs.
@@ -238,10 +241,11 @@ pub(super) struct Lookups {
     ended: u64,
 }
 
-impl Lookups {
+impl WaitingRequests {
     /// Notes the query that the current request needs. Returns `false` if no further request may wait.
-    pub(super) fn want(&mut self, query: QueuedQuery) -> bool {
-        let has_room = self.all.requests < MAX_WAITING_REQUESTS && self.all.bytes < MAX_BYTES;
+    pub(super) fn note_query(&mut self, query: QueuedQuery) -> bool {
+        let has_room =
+            self.all.requests < MAX_WAITING_REQUESTS && self.all.bytes < MAX_WAITING_BYTES;
         if has_room {
             self.wanted = Some(query);
         }
@@ -273,15 +277,15 @@ impl Lookups {
             return Ok(());
         }
         let WaitingCount { requests, bytes } = self.unknown;
-        if !is_known && (requests >= MAX_UNKNOWN || bytes >= MAX_UNKNOWN_BYTES) {
-            return Err(LookupResult::of(query.subject(), Found::Nothing));
+        if !is_known && (requests >= MAX_UNKNOWN_REQUESTS || bytes >= MAX_UNKNOWN_BYTES) {
+            return Err(LookupResult::of(query.subject(), SourceResponse::TimedOut));
         }
         if let Waiter::Message(id, ..) = &waiter {
             self.transactions.insert(id.0);
         }
         let number = self.next;
         self.next += 1;
-        let entry = Entry {
+        let entry = WaitingRequest {
             subject: query.subject(),
             waiter,
             until: now.plus(QUERY_TIMEOUT),
@@ -297,21 +301,21 @@ impl Lookups {
     }
 
     /// Begins the queries. Their results are inter-worker messages to this worker.
-    pub(super) fn ask(&mut self, worker: u16, mailboxes: &Mailboxes) {
+    pub(super) fn begin_queries(&mut self, worker: u16, mailboxes: &Mailboxes) {
         for (number, query) in self.asks.drain(..) {
-            // Without a mailbox no result can arrive: the request waits until its time is over.
+            // Without a mailbox no result can arrive. The request waits until its timeout.
             let Some(mailbox) = mailboxes.mailbox(worker) else {
                 continue;
             };
             query.begin(move |found| {
-                let keys = SipAnswer::Keys(SipKeys { number, found });
-                drop(mailbox.post(WorkerMessage::SipAnswer(Box::new(keys))));
+                let keys = LateResult::Lookup(LookupReply { number, found });
+                drop(mailbox.post(WorkerMessage::LateSipResult(Box::new(keys))));
             });
         }
     }
 
-    /// Removes the request that waits for this result, and returns it; `None` if its time was over before.
-    pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, LookupResult)> {
+    /// Removes the request that waits for this response, and returns it; `None` after its timeout.
+    pub(super) fn take(&mut self, keys: LookupReply) -> Option<(Waiter, LookupResult)> {
         let entry = self.entries.remove(&keys.number)?;
         self.ended += 1;
         self.all.remove(entry.bytes());
@@ -324,17 +328,17 @@ impl Lookups {
         Some((entry.waiter, LookupResult::of(entry.subject, keys.found)))
     }
 
-    /// The requests whose time is over, the oldest first: their sources count as unavailable.
-    pub(super) fn expired(&self, now: Mono) -> impl Iterator<Item = SipKeys> {
+    /// The requests that have waited too long, the oldest first. Their sources count as unavailable.
+    pub(super) fn expired(&self, now: Mono) -> impl Iterator<Item = LookupReply> {
         let all = self.entries.iter();
         let expired = all.take_while(move |(_, entry)| entry.until <= now);
-        expired.map(|(number, _)| SipKeys {
+        expired.map(|(number, _)| LookupReply {
             number: *number,
-            found: Found::Nothing,
+            found: SourceResponse::TimedOut,
         })
     }
 
-    /// When the time of the oldest request is over.
+    /// The timeout of the oldest request.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let (_, entry) = self.entries.first_key_value()?;
         Some(entry.until)
@@ -364,7 +368,7 @@ mod tests {
 
     fn asked() -> QueuedQuery {
         QueuedQuery::Keys(KeysQuery {
-            wanted: UserQuery {
+            wanted: QueriedUser {
                 realm: "r".into(),
                 name: "n".into(),
                 algorithm: PasswordAlgorithm::Md5,
@@ -379,42 +383,42 @@ mod tests {
         Waiter::Message(TransactionId(id), vec![0; len].into(), flow())
     }
 
-    fn keys(number: u64) -> SipKeys {
-        SipKeys {
+    fn keys(number: u64) -> LookupReply {
+        LookupReply {
             number,
-            found: Found::Keys(KeyLookup::Unknown),
+            found: SourceResponse::Keys(KeyLookup::Unknown),
         }
     }
 
     #[test]
     fn retransmissions_wait_only_once_and_the_number_and_the_bytes_are_bounded() {
-        let mut lookups = Lookups::default();
+        let mut lookups = WaitingRequests::default();
         for id in [1, 1, 2] {
-            assert!(lookups.want(asked()));
+            assert!(lookups.note_query(asked()));
             assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
         }
         assert_eq!((lookups.counts(), lookups.all.bytes), ((2, 0), 20));
         let most = u64::try_from(MAX_WAITING_REQUESTS).unwrap();
         for id in 3..=most {
-            assert!(lookups.want(asked()));
+            assert!(lookups.note_query(asked()));
             assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
         }
-        assert!(!lookups.want(asked()));
+        assert!(!lookups.note_query(asked()));
         assert!(lookups.wanted.is_none());
-        assert!(lookups.end(keys(0)).is_some());
-        assert!(lookups.want(asked()));
-        let long = message(1, MAX_BYTES);
+        assert!(lookups.take(keys(0)).is_some());
+        assert!(lookups.note_query(asked()));
+        let long = message(1, MAX_WAITING_BYTES);
         assert!(lookups.wait(Mono(0), long, true).is_ok());
-        assert!(lookups.end(keys(1)).is_some());
-        assert!(!lookups.want(asked()), "too many bytes");
+        assert!(lookups.take(keys(1)).is_some());
+        assert!(!lookups.note_query(asked()), "too many bytes");
     }
 
     #[test]
     fn unknown_senders_leave_room_for_trunks_and_authenticated_users() {
-        let mut lookups = Lookups::default();
-        let most = u64::try_from(MAX_UNKNOWN).unwrap();
+        let mut lookups = WaitingRequests::default();
+        let most = u64::try_from(MAX_UNKNOWN_REQUESTS).unwrap();
         let mut wait = |id, len, is_known| {
-            assert!(lookups.want(asked()), "{id}");
+            assert!(lookups.note_query(asked()), "{id}");
             let waits = lookups.wait(Mono(0), message(id, len), is_known).is_ok();
             (waits, lookups.wanted.is_some())
         };
@@ -427,21 +431,24 @@ mod tests {
         for id in most..all {
             assert_eq!(wait(id, 10, true), (true, false));
         }
-        assert!(!lookups.want(asked()));
+        assert!(!lookups.note_query(asked()));
         // Each place that gets free is one for the same kind.
-        assert!(lookups.end(keys(most)).is_some());
-        assert!(lookups.want(asked()));
+        assert!(lookups.take(keys(most)).is_some());
+        assert!(lookups.note_query(asked()));
         assert!(lookups.wait(Mono(0), message(all, 10), false).is_err());
-        assert!(lookups.end(keys(0)).is_some());
-        assert!(lookups.want(asked()));
+        assert!(lookups.take(keys(0)).is_some());
+        assert!(lookups.note_query(asked()));
         let long = message(all, MAX_UNKNOWN_BYTES);
         assert!(lookups.wait(Mono(0), long, false).is_ok());
-        assert!(lookups.end(keys(1)).is_some());
-        assert!(lookups.want(asked()), "there are bytes left for others");
+        assert!(lookups.take(keys(1)).is_some());
+        assert!(
+            lookups.note_query(asked()),
+            "there are bytes left for others"
+        );
         let waits = lookups.wait(Mono(0), message(all + 1, 10), false);
         assert!(waits.is_err(), "too many bytes");
         for number in 0..all + 10 {
-            lookups.end(keys(number));
+            lookups.take(keys(number));
         }
         assert_eq!((lookups.all, lookups.unknown), Default::default());
         assert!(lookups.transactions.is_empty());
@@ -449,14 +456,14 @@ mod tests {
 
     #[test]
     fn a_request_gives_up_after_its_time() {
-        let mut lookups = Lookups::default();
-        assert!(lookups.want(asked()));
+        let mut lookups = WaitingRequests::default();
+        assert!(lookups.note_query(asked()));
         assert!(lookups.wait(Mono(0), message(1, 10), false).is_ok());
         let end = Mono(0).plus(QUERY_TIMEOUT);
         assert_eq!(lookups.next_deadline(), Some(end));
         assert_eq!(lookups.expired(Mono(end.0 - 1)).count(), 0);
         let keys = lookups.expired(end).next().expect("its time is over");
-        let (_, result) = lookups.end(keys).expect("it waits");
+        let (_, result) = lookups.take(keys).expect("it waits");
         let LookupResult::Keys(wanted, found) = result else {
             panic!("{result:?}");
         };

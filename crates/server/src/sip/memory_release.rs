@@ -7,14 +7,14 @@ use sip::Mono;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The least number of freed bytes for which to ask the allocator.
-const WORTH: usize = 1 << 20;
+/// The minimum of freed bytes for which the worker asks the allocator.
+const MIN_FREED_BYTES: usize = 1 << 20;
 
-/// How long others may take to give back as well.
-const WAIT: Duration = Duration::from_millis(300);
+/// How long a worker waits, so that other workers can free memory, too.
+const GATHER_TIME: Duration = Duration::from_millis(300);
 
-/// When the process has last asked, in nanoseconds.
-static ASKED_AT: AtomicU64 = AtomicU64::new(0);
+/// When the process has last asked the allocator, in nanoseconds.
+static RELEASED_AT_NS: AtomicU64 = AtomicU64::new(0);
 
 /// What one worker has returned to the allocator.
 #[derive(Debug, Default)]
@@ -25,15 +25,15 @@ pub(super) struct FreedMemory {
 }
 
 impl FreedMemory {
-    /// So much was returned.
+    /// Adds freed bytes.
     pub(super) fn add(&mut self, now: Mono, bytes: usize) {
         if bytes == 0 {
             return;
         }
         self.bytes += bytes;
         self.last = now;
-        if self.bytes >= WORTH {
-            self.ask_at.get_or_insert(now.plus(WAIT));
+        if self.bytes >= MIN_FREED_BYTES {
+            self.ask_at.get_or_insert(now.plus(GATHER_TIME));
         }
     }
 
@@ -49,7 +49,7 @@ impl FreedMemory {
         }
         self.ask_at = None;
         self.bytes = 0;
-        let asked_at = ASKED_AT.fetch_max(now.0, Ordering::Relaxed);
+        let asked_at = RELEASED_AT_NS.fetch_max(now.0, Ordering::Relaxed);
         if asked_at <= self.last.0 {
             io::memory::release_free();
         }
@@ -63,11 +63,11 @@ mod tests {
     #[test]
     fn little_is_kept_and_much_is_waited_for_and_asked_about_once() {
         let mut slack = FreedMemory::default();
-        slack.add(Mono(1), WORTH - 1);
+        slack.add(Mono(1), MIN_FREED_BYTES - 1);
         assert_eq!(slack.deadline(), None);
         slack.add(Mono(2), 1);
-        slack.add(Mono(3), WORTH);
-        let at = Mono(2).plus(WAIT);
+        slack.add(Mono(3), MIN_FREED_BYTES);
+        let at = Mono(2).plus(GATHER_TIME);
         assert_eq!(slack.deadline(), Some(at));
         slack.expire(Mono(4));
         assert_eq!(slack.deadline(), Some(at), "not yet");

@@ -39,8 +39,8 @@ mod memory_release;
 mod names;
 mod node_tls;
 mod nodes;
+mod other_process;
 mod outgoing;
-mod peer;
 mod preview;
 mod proof;
 mod proxied;
@@ -63,6 +63,7 @@ mod trunk_sources;
 mod upgrade;
 mod user;
 
+pub use crate::certificates::{Fingerprint, NoFingerprint};
 pub use advertise::Advertised;
 pub(crate) use balance::{SharedBalance, SipBatch};
 pub use calls::CALL_REFUSALS;
@@ -72,14 +73,14 @@ pub use inspect::{
     BindingFlow, BindingInfo, BindingsCursor, BindingsPage, CallInfo, CallsCursor, CallsPage,
     InspectError, SipInspector, TraceCursor, TracePage, TrunkAddress, TrunkInfo,
 };
-pub(crate) use link::{Frame, Link};
-pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
-pub(crate) use lookups::SipAnswer;
-pub(crate) use names::Answered;
+pub(crate) use link::{Frame, ProcessLink};
+pub(crate) use listeners::{SipAddresses, SipEnvironment, SipTls, set_up};
+pub(crate) use lookups::LateResult;
+pub(crate) use names::DnsQueryResult;
 pub use names::{LocateError, NameResolver};
-pub use node_tls::{Fingerprint, NoFingerprint, NodeFingerprints, NodeTls, NodeTlsError};
+pub use node_tls::{NodeFingerprints, NodeTls, NodeTlsError};
 pub use nodes::{MovedBinding, NodesHook, NodesReply, OtherNodes, SharedBinding};
-pub(crate) use peer::Peer;
+pub(crate) use other_process::OtherProcess;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, Previewer};
 pub use push::{Push, PushHook, PushReason, PushSettings};
 pub(crate) use reading::now;
@@ -123,7 +124,7 @@ use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
 use ipnet::IpNet;
 use layers::StreamListener;
 use listeners::SipListener;
-use peer::Origin;
+use other_process::WorkerIdentity;
 use sip::congestion::SourceCounts;
 use sip::{HashKey, Mono, Now};
 use sip_server::flow::Runs;
@@ -133,45 +134,45 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use store::WorkerBindings;
-use upgrade::Stage;
+use upgrade::UpgradeStage;
 
-/// Messages handled between two looks at the timers.
-const MESSAGES: usize = 16;
+/// Messages that the worker handles before it checks the timers.
+const BATCH_MESSAGES: usize = 16;
 
-/// How often a socket may fill that many in one wake-up.
-const ROUNDS: usize = 4;
+/// How many full batches of a socket the worker reads per wake-up.
+const MAX_READ_ROUNDS: usize = 4;
 
-/// Batches of other workers handled per turn, and how many may wait.
-const BATCHES: usize = 4;
-const INBOX: usize = 64;
+/// Batches of other workers that are handled per turn, and how many may wait.
+const BATCHES_PER_TURN: usize = 4;
+const MAX_INBOX_BATCHES: usize = 64;
 
-/// Bytes read from a connection at once, at most and at least.
+/// The maximum and the minimum of bytes that one read of a connection takes.
 const MAX_READ_BYTES: usize = 64 << 10;
 const MIN_READ_BYTES: usize = 4 << 10;
 
-/// Bytes read from all connections per wake-up; each gets at least [`MIN_READ_BYTES`]. So messages in other sockets
-/// wait for a few milliseconds only, no matter how much arrives over connections.
-const READ_IN_ALL: usize = 4 * MAX_READ_BYTES;
+/// Bytes that are read from all connections per wake-up. Each gets at least [`MIN_READ_BYTES`]. So messages in other
+/// sockets wait for a few milliseconds only, however much arrives over connections.
+const MAX_TOTAL_READ_BYTES: usize = 4 * MAX_READ_BYTES;
 
-/// Connections accepted from one listener per wake-up.
-const ACCEPTS: usize = 64;
+/// Connections that one listener accepts per wake-up.
+const MAX_ACCEPTS: usize = 64;
 
-/// How long a listener is left alone when descriptors have run out.
-const BREATH: Duration = Duration::from_secs(1);
+/// How long a listener accepts nothing when no descriptors are left.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// When to look again whether a worker has read its mailbox for which messages are held back.
-const HELD: Duration = Duration::from_millis(1);
+/// Time until the worker checks again whether another one has read its mailbox.
+const HELD_RETRY_TIME: Duration = Duration::from_millis(1);
 
 /// How many bytes are read from each socket, if this many are ready.
 fn share_of(ready: usize) -> usize {
-    (READ_IN_ALL / ready.max(1)).clamp(MIN_READ_BYTES, MAX_READ_BYTES)
+    (MAX_TOTAL_READ_BYTES / ready.max(1)).clamp(MIN_READ_BYTES, MAX_READ_BYTES)
 }
 
 /// SIP at one worker.
 #[derive(Debug)]
 pub(crate) struct Sip {
     listeners: Vec<SipListener>,
-    /// Their numbers go on where those of `listeners` end.
+    /// Listeners over TLS and WebSocket. Their numbers follow those of `listeners`.
     streams: Vec<StreamListener>,
     batch: RecvBatch,
     queue: SendQueue,
@@ -185,32 +186,32 @@ pub(crate) struct Sip {
     inbox: VecDeque<SipBatch>,
     /// Sockets that the poller has reported.
     ready: Vec<(SipToken, Event)>,
-    /// What a connection's bytes are read into.
+    /// The buffer for bytes that are read from a connection.
     scratch: Box<[u8]>,
-    /// What is decrypted of it.
+    /// The buffer for decrypted bytes.
     plain: Vec<u8>,
     /// Time that TLS handshakes have taken in this turn.
     handshakes_ns: u64,
-    /// Before then, no further log line about a next hop that is not verified.
+    /// Until then, no further log line about a next hop that is not verified.
     next_hop_line: Mono,
-    /// Before then, no further log line about a client that is no node of the cluster.
+    /// Until then, no further log line about a client that is no node of the cluster.
     node_line: Mono,
-    /// How much of it each connection may fill in this turn.
+    /// Bytes that one read of a connection takes in this turn.
     share: usize,
-    /// Sockets reported beside the one at hand.
+    /// Sockets of this turn that are not read yet.
     left: usize,
-    /// When listeners that were left alone are watched again.
+    /// When listeners accept again after a lack of descriptors.
     accept_again: Option<Mono>,
-    /// The server is about to end.
+    /// When the server began to drain.
     draining_since: Option<Mono>,
-    /// When connections are looked at again while it is.
+    /// When the worker checks the connections again during a drain.
     drain_again: Option<Mono>,
     /// The sockets keep ICMP errors.
     keeps_errors: bool,
     /// Messages for another worker wait here until it has read its mailbox.
     held: bool,
-    /// Of an upgrade.
-    stage: Stage,
+    /// The stage of an upgrade.
+    stage: UpgradeStage,
 }
 
 impl Sip {
@@ -242,11 +243,11 @@ impl Sip {
         Ok(Sip {
             listeners,
             streams,
-            batch: RecvBatch::try_new(MESSAGES, RecvBatch::LARGE)?,
+            batch: RecvBatch::try_new(BATCH_MESSAGES, RecvBatch::LARGE)?,
             queue: SendQueue::new(&SendOptions {
                 gso: false,
                 max_segments: 1,
-                capacity: 8 * MESSAGES,
+                capacity: 8 * BATCH_MESSAGES,
             }),
             connections: Connections::new(number),
             node_tls,
@@ -266,7 +267,7 @@ impl Sip {
             drain_again: None,
             keeps_errors: false,
             held: false,
-            stage: Stage::default(),
+            stage: UpgradeStage::default(),
         })
     }
 
@@ -281,8 +282,8 @@ impl Sip {
     }
 
     /// During an upgrade, shares its work with the workers of the process that this one takes over from.
-    fn join(&mut self, peer: &Peer) {
-        self.endpoint.set_peer(Some(peer));
+    fn join(&mut self, other: &OtherProcess) {
+        self.endpoint.set_other_process(Some(other));
     }
 
     /// Whether everything that SIP writes to the kernel's tables can be written without any capability.
@@ -335,9 +336,11 @@ impl Sip {
         self.listeners.len() as u16
     }
 
-    /// The worker has slept for `ns` nanoseconds.
+    /// Adds `ns` nanoseconds in which the worker has slept.
     pub(crate) fn slept(&mut self, ns: u64) {
-        self.endpoint.congestion.slept(Duration::from_nanos(ns));
+        self.endpoint
+            .congestion
+            .add_idle_time(Duration::from_nanos(ns));
     }
 
     /// The poller has reported a socket; [`Sip::turn`] will read it.
@@ -347,7 +350,7 @@ impl Sip {
 
     /// Another worker has received messages that belong here; [`Sip::turn`] will handle them.
     pub(crate) fn receive(&mut self, mut batch: SipBatch) {
-        if self.inbox.len() >= INBOX {
+        if self.inbox.len() >= MAX_INBOX_BATCHES {
             self.endpoint.counters.mailbox_full += batch.drop_datagrams();
         }
         if batch.items.is_empty() {
@@ -357,13 +360,13 @@ impl Sip {
         }
     }
 
-    /// The DNS has answered; [`Sip::turn`] will go on with what waits for it.
-    pub(crate) fn receive_answer(&mut self, answered: Answered) {
+    /// Takes the result of a DNS query. [`Sip::turn`] resumes the requests that wait for it.
+    pub(crate) fn receive_answer(&mut self, answered: DnsQueryResult) {
         self.endpoint.requests.receive(answered);
     }
 
-    /// A source of credentials or the media relay has answered; [`Sip::turn`] resumes what waits for it.
-    pub(crate) fn receive_late_answer(&mut self, answer: SipAnswer) {
+    /// Takes the result of a source of credentials or of the media relay. [`Sip::turn`] resumes the request.
+    pub(crate) fn receive_late_answer(&mut self, answer: LateResult) {
         self.endpoint.late_answers.push_back(answer);
     }
 
@@ -373,7 +376,7 @@ impl Sip {
         self.endpoint.apply_settings(sip_config);
     }
 
-    /// Does what is due, and reads each socket that is ready, a bounded amount.
+    /// Handles due timers, and reads a limited number of bytes from each ready socket.
     pub(crate) fn turn(&mut self, poller: &Poller, mailboxes: &Mailboxes, now: turn::Now) {
         self.endpoint.now = Now {
             mono: Mono(now.mono.0),
@@ -389,7 +392,8 @@ impl Sip {
             self.left -= 1;
             match token {
                 SipToken::Datagrams(number) => {
-                    // First, as an error that waits makes the next call fail, and is reported until it is fetched.
+                    // Errors come first. A waiting error makes the next call fail, and epoll reports it until it is
+                    // read.
                     if event.error {
                         self.read_errors(number, poller);
                     }
@@ -399,9 +403,9 @@ impl Sip {
                 SipToken::Connection(slot) => self.serve_connection(slot, event, poller),
             }
         }
-        // Keeps the space for the next time.
+        // Keeps the memory for the next turn.
         self.ready = ready;
-        for _ in 0..BATCHES {
+        for _ in 0..BATCHES_PER_TURN {
             let Some(batch) = self.inbox.pop_front() else {
                 break;
             };
@@ -411,7 +415,7 @@ impl Sip {
         self.drain_connections();
         self.keep_errors();
         self.held = self.endpoint.post(mailboxes, self.inbox.len());
-        self.endpoint.congestion.no_streams();
+        self.endpoint.congestion.clear_streams();
         self.close_lost(poller);
         self.report_closed(poller);
         if self.stage.is_waiting() {
@@ -419,7 +423,7 @@ impl Sip {
         }
     }
 
-    /// The worker ends: the calls in progress get their log lines.
+    /// Writes the log lines of the calls in progress, because the worker ends.
     pub(crate) fn finish(&mut self) {
         let now = self.endpoint.now.mono;
         if let Some(forwarder) = self.endpoint.forwarder_mut() {
@@ -445,13 +449,13 @@ impl Sip {
         let first = deadlines.into_iter().flatten().min();
         let timeout = first.map_or(Duration::MAX, |deadline| deadline.since(now));
         if self.held || self.stage.is_waiting() {
-            timeout.min(HELD)
+            timeout.min(HELD_RETRY_TIME)
         } else {
             timeout
         }
     }
 
-    /// What was counted, and how things are now.
+    /// The counters and gauges.
     pub(crate) fn counters(&self) -> SipCounters {
         SipCounters {
             connections: self.connections.len() as u64,
@@ -460,37 +464,37 @@ impl Sip {
     }
 }
 
-/// What all workers share, so that each can read what another wrote and take over what another received.
+/// The state that all workers share. With it, each can read tokens of another, and handle its messages.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
-    /// The key of branches, tags, transactions and nonces. It is new in each run: those of an earlier run must not be
-    /// valid.
+    /// The key of branches, tags, transactions and nonces. It is new in each run, so that those of an earlier run are
+    /// not valid.
     pub(crate) key: HashKey,
     /// The key of addresses of record, GRUUs and, without a cluster, the tokens in routes. It is the same in all runs
     /// that share a state directory, and on all nodes of a cluster.
     pub(crate) lasting: HashKey,
-    /// The number of this run, in flow tokens, and of the other process's: flows of earlier runs have others.
+    /// The numbers of this run and of the other process, for flow tokens. Flows of earlier runs have other numbers.
     pub(crate) runs: Runs,
-    /// For handing messages over.
+    /// The state of the balance between workers.
     pub(crate) commons: SharedBalance,
-    /// For looking names up.
+    /// Sends DNS queries.
     pub(crate) names: NameResolver,
-    /// For asking the media relay.
+    /// Sends requests to the media relay.
     pub(crate) rtpengine: RtpEngine,
-    /// Of Digest.
+    /// The counts of nonces that were used.
     pub(crate) used_counts: UsedCounts,
-    /// That count towards limits.
+    /// Calls that count towards limits.
     pub(crate) calls: Arc<SharedCalls>,
-    /// Of sources that guess passwords.
+    /// Failures and bans of sources that guess passwords.
     pub(crate) bans: Bans,
     /// Requests of each source, for `requests_per_source`.
     pub(crate) source_counts: SourceCounts,
-    /// Of phones.
+    /// When phones have got other flows.
     pub(crate) flow_changes: FlowChanges,
 }
 
 impl Secrets {
-    /// Those of workers with these numbers, with this key and the one that lasts, if there is one.
+    /// The state of workers with these numbers. `key` is new in each run; `lasting` is not, if there is one.
     pub(crate) fn new(
         numbering: Numbering,
         names: NameResolver,
@@ -514,9 +518,9 @@ impl Secrets {
         }
     }
 
-    /// The worker with this number.
-    fn origin(&self, number: u16) -> Origin {
-        Origin {
+    /// The identity of the worker with this number.
+    fn origin(&self, number: u16) -> WorkerIdentity {
+        WorkerIdentity {
             number,
             numbering: self.commons.numbering,
             runs: self.runs,
@@ -532,8 +536,11 @@ mod tests {
     fn however_many_connections_pour_requests_in_a_turn_is_bounded() {
         let in_all = |ready| ready * share_of(ready);
         assert_eq!(share_of(0), MAX_READ_BYTES);
-        assert_eq!((share_of(1), in_all(4)), (MAX_READ_BYTES, READ_IN_ALL));
-        assert!((4..=64).all(|ready| in_all(ready) <= READ_IN_ALL));
-        assert_eq!(in_all(crate::worker::EVENTS), 4 * READ_IN_ALL);
+        assert_eq!(
+            (share_of(1), in_all(4)),
+            (MAX_READ_BYTES, MAX_TOTAL_READ_BYTES)
+        );
+        assert!((4..=64).all(|ready| in_all(ready) <= MAX_TOTAL_READ_BYTES));
+        assert_eq!(in_all(crate::worker::EVENTS), 4 * MAX_TOTAL_READ_BYTES);
     }
 }

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a worker looks whether all bindings are to be published again.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Meanwhile: the pause between two parts, and the places of the location in each.
-const PAUSE: Duration = Duration::from_millis(20);
-const PLACES: usize = 512;
+const PART_INTERVAL: Duration = Duration::from_millis(20);
+const PLACES_PER_PART: usize = 512;
 /// The priority of a contact without `q`.
 const FULL_Q: u16 = 1000;
 /// The log of bindings has no times of a clock that begins at boot: what is from before the boot counts as made then.
@@ -175,7 +175,7 @@ impl Publisher {
 
     /// Whether a binding is this one, of the same REGISTER, and of a phone with a reg-id (RFC 5626 §6). Other phones
     /// may register one Contact at several nodes.
-    pub(super) fn is(&self, now: Mono, binding: &Binding, moved: &MovedBinding) -> bool {
+    pub(super) fn is_moved(&self, now: Mono, binding: &Binding, moved: &MovedBinding) -> bool {
         // An address may have many bindings, and the rest makes two MACs.
         if binding.reg_id() == 0 || binding.cseq() != moved.cseq {
             return false;
@@ -220,18 +220,18 @@ impl Publisher {
             (self.generation, self.next) = (generation, Some(0));
         }
         let Some(first) = self.next else {
-            self.at = now.plus(LOOK);
+            self.at = now.plus(CHECK_INTERVAL);
             return;
         };
-        self.at = now.plus(PAUSE);
+        self.at = now.plus(PART_INTERVAL);
         if nodes.is_busy() {
             return;
         }
-        self.next = kept.part(first, PLACES).map(|part| {
+        self.next = kept.part(first, PLACES_PER_PART).map(|part| {
             for (aor, bindings) in part {
                 self.changed(now, aor, bindings);
             }
-            first + PLACES
+            first + PLACES_PER_PART
         });
     }
 }
@@ -378,9 +378,9 @@ mod tests {
             let binding = flow_binding("sip:a@192.0.2.1", reg_id, now(2).mono, now(60).mono);
             let SharedBinding { id, call, cseq, .. } = publisher.shared(at, &binding);
             let moved = MovedBinding { id, call, cseq };
-            assert_eq!(publisher.is(at, &binding, &moved), is_removed);
+            assert_eq!(publisher.is_moved(at, &binding, &moved), is_removed);
             let of_later_register = MovedBinding { cseq: 6, ..moved };
-            assert!(!publisher.is(at, &binding, &of_later_register));
+            assert!(!publisher.is_moved(at, &binding, &of_later_register));
         }
     }
 
@@ -409,7 +409,7 @@ mod tests {
         let hook = NodesHook::new(Arc::clone(&nodes) as _);
         let mut publisher = Publisher::new(Some(hook), key);
         let mut memory = MemoryLocation::new(key, Limits::default());
-        let count = 3 * PLACES;
+        let count = 3 * PLACES_PER_PART;
         for number in 0..count {
             let aor = Aor::from_canonical(format!("u{number:05}@d").as_bytes()).unwrap();
             let Found::Bindings(revision, _) = memory.find(&aor) else {
@@ -425,7 +425,7 @@ mod tests {
             let mut seen = Vec::new();
             for second in 0..20 {
                 publisher.handle_timeout(now(generation * 100 + second).mono, &kept);
-                assert!(nodes.published.lock().unwrap().len() <= PLACES);
+                assert!(nodes.published.lock().unwrap().len() <= PLACES_PER_PART);
                 seen.extend(nodes.take());
             }
             seen.sort_by(|one, other| one.0.cmp(&other.0));

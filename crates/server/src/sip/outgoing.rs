@@ -1,7 +1,7 @@
 //! What leaves: over UDP by the worker's send queue, over TCP by the write buffer of a connection. Both go at the end
 //! of a batch.
 
-use super::connections::{Connections, Reason};
+use super::connections::{Connections, DisconnectReason};
 use super::layers::{Layers, NodeSide, StreamListener};
 use super::listeners::SipListener;
 use super::node_tls::NodeTls;
@@ -145,7 +145,7 @@ impl Outgoing<'_, '_, '_> {
     /// Closes a connection whose source is denied or banned.
     pub(super) fn deny(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
         self.connections
-            .close(slot_of(key), Reason::Denied, counters);
+            .close(slot_of(key), DisconnectReason::Denied, counters);
     }
 
     fn datagram(

@@ -347,7 +347,7 @@ impl Routing for SettingsPolicy<'_> {
         };
         let listeners = &self.settings.listeners;
         let mut advertised = self.settings.advertised.iter();
-        if advertised.any(|it| it.is(host, port, listeners)) {
+        if advertised.any(|it| it.matches(host, port, listeners)) {
             return true;
         }
         let mut own = listeners.iter().filter(ports);

@@ -2,7 +2,7 @@
 //! address.
 
 use super::Sip;
-use super::connections::Reason;
+use super::connections::DisconnectReason;
 use super::reading::flow_of;
 use super::token::Slot;
 use io::Poller;
@@ -31,12 +31,12 @@ impl Sip {
         connection.inbound.extend_from_slice(bytes);
         let (len, client) = match proxy::parse(&connection.inbound, Carried::Stream) {
             Proxy::Need(_) => return,
-            Proxy::Invalid => return self.close(slot, Reason::Malformed),
+            Proxy::Invalid => return self.close(slot, DisconnectReason::Malformed),
             Proxy::Header { len, addresses } => (len, addresses.map(|ends| ends.client)),
         };
         connection.awaits_proxy_header = false;
         if client.is_some_and(|client| self.endpoint.drops(client.ip())) {
-            return self.close(slot, Reason::Denied);
+            return self.close(slot, DisconnectReason::Denied);
         }
         let mut rest = std::mem::take(&mut connection.inbound);
         rest.drain(..len);
@@ -44,7 +44,7 @@ impl Sip {
         let moved =
             client.is_none_or(|client| self.connections.follow_source(slot, client, sip_config));
         if !moved {
-            return self.close(slot, Reason::SourceLimit);
+            return self.close(slot, DisconnectReason::SourceLimit);
         }
         self.announce(slot);
         self.take_rest(slot, &mut rest, poller);

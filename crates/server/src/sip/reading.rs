@@ -1,12 +1,12 @@
-//! From sockets to messages: batches of datagrams, connections, and what is due in between.
+//! Reads sockets: batches of datagrams, connections, and the timers between them.
 
 use super::balance::SipBatch;
 use super::connection::Connection;
-use super::connections::Reason;
+use super::connections::DisconnectReason;
 use super::layers::Layers;
 use super::outgoing::{Outgoing, slot_of, udp_flow};
 use super::token::{SipToken, Slot};
-use super::{ACCEPTS, BREATH, MESSAGES, ROUNDS, Sip};
+use super::{ACCEPT_PAUSE, BATCH_MESSAGES, MAX_ACCEPTS, MAX_READ_ROUNDS, Sip};
 use crate::worker::Token;
 use io::{Event, Interest, Poller, TcpConnection, TcpListener};
 use sip::Now;
@@ -16,26 +16,25 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// ICMP errors read from one socket per wake-up; what is left is reported again.
-const ERRORS: usize = 16;
+/// ICMP errors that are read from one socket per wake-up. Epoll reports the rest again.
+const MAX_ERRORS: usize = 16;
 
-/// So much of what could not be delivered is looked at: its topmost Via is at the start, and more than this no router
-/// quotes.
-const QUOTED: usize = 576;
+/// Bytes of an undelivered request that are read from an ICMP error. The topmost Via is at the start, and no router
+/// quotes more.
+const QUOTED_BYTES: usize = 576;
 
-/// How often connections are looked at while the server is about to end, and when those go as well that are never
-/// quiet.
-const DRAIN_PERIOD: Duration = Duration::from_millis(100);
-const DRAIN_ALL: Duration = Duration::from_secs(5);
+/// How often a drain checks the connections, and when it closes also those that are never quiet.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(100);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections looked at per turn whose time may be over.
-const EXPIRIES: usize = 64;
+/// Connections whose deadline is checked per call of [`Sip::run_due_timers`].
+const MAX_EXPIRIES: usize = 64;
 
 impl Sip {
-    /// Everything whose time has come. Called after every [`MESSAGES`] messages.
+    /// Handles all due timers. Called after every [`BATCH_MESSAGES`] messages.
     pub(super) fn run_due_timers(&mut self, poller: &Poller) {
         let now = self.endpoint.now;
-        for _ in 0..EXPIRIES {
+        for _ in 0..MAX_EXPIRIES {
             let (sip_config, counters) = self.endpoint.config_and_counters();
             if !self.connections.expire(now.mono, sip_config, counters) {
                 break;
@@ -47,7 +46,7 @@ impl Sip {
             self.accept_again = None;
             for (number, listener) in (0..).zip(&self.listeners) {
                 let token = Token::Sip(SipToken::Accept(number)).as_u64();
-                // It is watched already if only another listener was left alone.
+                // The poller watches it already if only another listener has paused.
                 let _ = poller.add(&listener.tcp, token, Interest::Read);
             }
             for (number, listener) in (self.first_stream()..).zip(&self.streams) {
@@ -72,15 +71,15 @@ impl Sip {
         if self.drain_again.is_some_and(|at| at > now) {
             return;
         }
-        self.drain_again = Some(now.plus(DRAIN_PERIOD));
+        self.drain_again = Some(now.plus(DRAIN_INTERVAL));
         let since = *self.draining_since.get_or_insert(now);
         let used = self.endpoint.engine.connections_in_use();
         let is_calm = self.endpoint.is_calm();
         let is_idle = |connection: &Connection| {
-            // Another worker may be at a request of a shared one.
+            // Another worker may handle a request of a shared connection.
             !used.contains(&connection.key) && (is_calm || !connection.is_shared)
         };
-        let all = now.since(since) >= DRAIN_ALL;
+        let all = now.since(since) >= DRAIN_TIMEOUT;
         let counters = &mut self.endpoint.counters;
         self.connections.close_idle((now, all), is_idle, counters);
     }
@@ -97,7 +96,7 @@ impl Sip {
         }
     }
 
-    /// Tells the engine of connections that were closed, which may make it send by another.
+    /// Notifies the engine of closed connections. It may then send over other ones.
     pub(super) fn report_closed(&mut self, poller: &Poller) {
         while let Some(gone) = self.connections.next_ended() {
             self.with_outgoing(poller, |endpoint, outgoing| {
@@ -107,7 +106,7 @@ impl Sip {
         }
     }
 
-    /// Runs something that may send, then sends what it queued.
+    /// Runs code that may queue messages, then sends them.
     pub(super) fn with_outgoing<T>(
         &mut self,
         poller: &Poller,
@@ -136,15 +135,15 @@ impl Sip {
         }
         self.keeps_errors = wanted;
         for listener in &self.listeners {
-            // Without them, a request waits until its time is over.
+            // Without ICMP errors, a request waits for its timeout.
             let _ = listener.udp.keep_icmp_errors(wanted);
         }
     }
 
-    /// Fetches what waits in the error queue of a socket, a bounded amount of it.
+    /// Reads a limited number of errors from the error queue of a socket.
     pub(super) fn read_errors(&mut self, number: u16, poller: &Poller) {
-        let mut quoted = [0; QUOTED];
-        for _ in 0..ERRORS {
+        let mut quoted = [0; QUOTED_BYTES];
+        for _ in 0..MAX_ERRORS {
             let Some(listener) = self.listeners.get(usize::from(number)) else {
                 return;
             };
@@ -167,16 +166,16 @@ impl Sip {
 
     /// Reads the UDP socket of a listener in batches, and handles each message. `number` is the index of the listener.
     pub(super) fn read_datagrams(&mut self, number: u16, poller: &Poller) {
-        for round in 0..ROUNDS {
+        for round in 0..MAX_READ_ROUNDS {
             let Some(listener) = self.listeners.get(usize::from(number)) else {
                 return;
             };
             let lost = self.batch.overflow();
             let started = self.endpoint.engine.is_overloaded().then(now);
-            let result = listener.udp.recv_up_to(MESSAGES, 0, &mut self.batch);
+            let result = listener.udp.recv_up_to(BATCH_MESSAGES, 0, &mut self.batch);
             if let Some(started) = started {
                 let took = now().mono.since(started.mono);
-                self.endpoint.congestion.received(took);
+                self.endpoint.congestion.note_receive_time(took);
             }
             let lost = self.batch.overflow() - lost;
             let lost = if self.endpoint.filter.lost(lost) {
@@ -193,18 +192,18 @@ impl Sip {
                     return;
                 }
             }
-            let is_full = self.batch.len() == MESSAGES;
+            let is_full = self.batch.len() == BATCH_MESSAGES;
             if round > 0 || is_full {
                 self.endpoint.now = now();
             }
-            // What is not full has emptied the socket.
+            // A batch that is not full has emptied the socket.
             let memory = is_full.then(|| listener.udp.memory().ok()).flatten();
             let datagrams = self.batch.iter();
             let datagrams =
                 datagrams.map(|received| (received.segments().count(), received.bytes.len()));
             let batch = datagrams.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
             let congestion = &mut self.endpoint.congestion;
-            congestion.datagrams(number, batch, lost, memory);
+            congestion.note_datagrams(number, batch, lost, memory);
             self.handle_datagrams(number, poller);
             self.run_due_timers(poller);
             if !is_full {
@@ -241,7 +240,7 @@ impl Sip {
         self.endpoint.end_batch(handled);
     }
 
-    /// Messages that another worker has received for this one.
+    /// Handles messages that another worker has received for this one.
     pub(super) fn unpack(&mut self, batch: SipBatch, poller: &Poller) {
         let mut first = 0;
         while first < batch.items.len() {
@@ -249,21 +248,21 @@ impl Sip {
             let left = batch.items.len() - first;
             let waiting = self.inbox.iter().map(|batch| batch.messages);
             let waiting = waiting.sum::<usize>() + left.min(batch.messages);
-            self.endpoint.congestion.batches(waiting);
+            self.endpoint.congestion.note_batches(waiting);
             self.endpoint.begin_batch();
             let handled = self.with_outgoing(poller, |endpoint, outgoing| {
                 endpoint.unpack(&batch, first, outgoing)
             });
             self.endpoint.end_batch(handled);
             self.run_due_timers(poller);
-            first += MESSAGES;
+            first += BATCH_MESSAGES;
         }
-        self.endpoint.congestion.batches(0);
+        self.endpoint.congestion.note_batches(0);
         self.endpoint.put_back(batch);
     }
 
     pub(super) fn accept(&mut self, number: u16, poller: &Poller) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS {
             let Some(socket) = self.listening_socket(number) else {
                 return;
             };
@@ -274,14 +273,14 @@ impl Sip {
                     if self.connections.evict(None, &mut self.endpoint.counters) {
                         continue;
                     }
-                    // The connection still waits: watched any longer, the listener would be reported without end.
+                    // The connection still waits, so the poller would report the listener at each wake-up.
                     let socket = self.listening_socket(number);
                     if socket.is_some_and(|socket| poller.remove(socket).is_ok()) {
-                        self.accept_again = Some(self.endpoint.now.mono.plus(BREATH));
+                        self.accept_again = Some(self.endpoint.now.mono.plus(ACCEPT_PAUSE));
                     }
                     return;
                 }
-                // A connection that broke while it waited.
+                // The connection was closed while it waited.
                 Err(_) => {}
             }
         }
@@ -320,7 +319,8 @@ impl Sip {
         if let Some(listener) = layered.and_then(|at| self.streams.get(at)) {
             let tls = listener.tls.as_ref();
             let Some(layers) = Layers::accepted(listener.transport, tls) else {
-                self.connections.close(slot, Reason::Malformed, counters);
+                self.connections
+                    .close(slot, DisconnectReason::Malformed, counters);
                 return;
             };
             connection.transport = listener.transport;
@@ -339,7 +339,7 @@ impl Sip {
         };
         if !connection.is_established {
             if let Err(error) = connection.stream.take_error() {
-                self.close(slot, Reason::of(&error));
+                self.close(slot, DisconnectReason::of(&error));
                 return;
             }
             connection.is_established = true;
@@ -356,10 +356,11 @@ impl Sip {
         }
         let connection = self.connections.get(slot);
         if let Some(connection) = connection.filter(|connection| connection.ended.is_some()) {
-            // Nothing more is read, and the other side does not read either any more.
+            // Neither side reads any more.
             if event.error || event.closed {
                 let error = connection.stream.take_error().err();
-                let reason = error.map_or(Reason::Peer, |error| Reason::of(&error));
+                let reason =
+                    error.map_or(DisconnectReason::Peer, |error| DisconnectReason::of(&error));
                 self.close(slot, reason);
             }
         } else if event.readable {
@@ -367,7 +368,7 @@ impl Sip {
         }
     }
 
-    /// A TLS handshake is over.
+    /// Handles the end of a TLS handshake.
     pub(super) fn handshaken(&mut self, slot: Slot, poller: &Poller) {
         let Some(connection) = self.connections.get(slot) else {
             return;
@@ -381,15 +382,15 @@ impl Sip {
         }
     }
 
-    /// A connection of ours has come to be: what waited for it is sent.
+    /// Sends the messages that waited for a connection, because it is open now.
     fn connected(&mut self, slot: Slot, poller: &Poller) {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
         let (key, flow) = (connection.connecting.take(), flow_of(connection));
-        // It was we who connected: the other side owes nothing.
+        // This server has connected, so no message is due from the other side.
         (connection.begun, connection.verifies) = (None, None);
-        self.connections.prove(slot);
+        self.connections.set_proven(slot);
         if let Some(key) = key {
             self.with_outgoing(poller, |endpoint, outgoing| {
                 let now = endpoint.now.mono;
@@ -401,12 +402,12 @@ impl Sip {
             .write(slot, poller, &mut self.endpoint.counters);
     }
 
-    pub(super) fn close(&mut self, slot: Slot, reason: Reason) {
+    pub(super) fn close(&mut self, slot: Slot, reason: DisconnectReason) {
         let counters = &mut self.endpoint.counters;
         self.connections.close(slot, reason, counters);
     }
 
-    /// Reads once, and handles every message that is whole by then.
+    /// Reads once, and handles all complete messages.
     fn read_connection(&mut self, slot: Slot, poller: &Poller) {
         let Some(connection) = self.connections.get(slot) else {
             return;
@@ -422,7 +423,7 @@ impl Sip {
             Ok(0) => return self.end_of_stream(slot, poller),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            Err(error) => return self.close(slot, Reason::of(&error)),
+            Err(error) => return self.close(slot, DisconnectReason::of(&error)),
         };
         connection.heard = self.endpoint.now.mono;
         let flow = flow_of(connection);
@@ -440,7 +441,7 @@ impl Sip {
         self.scratch = scratch;
     }
 
-    /// Handles the messages that are whole with these bytes, and keeps the rest.
+    /// Handles the messages that these bytes complete, and keeps the rest.
     pub(super) fn take_messages(
         &mut self,
         bytes: &[u8],
@@ -454,7 +455,7 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        // A connection that had nothing begun needs no memory: its messages are handled where they were read.
+        // Without an incomplete message, the worker handles messages in the read buffer, and copies nothing.
         let mut inbound = std::mem::take(&mut connection.inbound);
         let used = if inbound.is_empty() {
             let used = self.handle_stream(bytes, unread, flow, poller);
@@ -471,14 +472,14 @@ impl Sip {
         };
         match used {
             Some(used) => self.keep_rest(slot, inbound, used > 0),
-            None => self.close(slot, Reason::Malformed),
+            None => self.close(slot, DisconnectReason::Malformed),
         }
     }
 
-    /// What is left of a read is the beginning of a message.
+    /// Keeps the rest of a read, which is an incomplete message.
     fn keep_rest(&mut self, slot: Slot, inbound: Vec<u8>, moved_on: bool) {
         if inbound.is_empty() {
-            // Not even its memory is kept.
+            // The buffer is freed, too.
             self.connections.put_back(inbound);
         } else if let Some(connection) = self.connections.get(slot) {
             connection.inbound = inbound;
@@ -486,7 +487,7 @@ impl Sip {
         self.restart_message_timer(slot, moved_on);
     }
 
-    /// The time of what has begun to come runs from here on, however slowly more comes.
+    /// Starts the deadline of an incomplete message. More bytes do not extend it.
     pub(super) fn restart_message_timer(&mut self, slot: Slot, moved_on: bool) {
         let now = self.endpoint.now.mono;
         let Some(connection) = self.connections.get(slot) else {
@@ -500,11 +501,11 @@ impl Sip {
             connection.begun = Some(now);
         }
         let (sip_config, _) = self.endpoint.config_and_counters();
-        self.connections.arm(slot, sip_config);
+        self.connections.set_timer(slot, sip_config);
     }
 
-    /// Handles the whole messages at the start of `bytes`. Returns how many bytes they were, or `None` if the stream
-    /// makes no sense.
+    /// Handles the complete messages at the start of `bytes`. Returns their length, or `None` if the stream is
+    /// malformed.
     fn handle_stream(
         &mut self,
         bytes: &[u8],
@@ -523,13 +524,13 @@ impl Sip {
             let framed = connection.framer.next(rest, &limits);
             if batch == 0 {
                 let waits = rest.len() + unread;
-                self.endpoint.congestion.stream(waits, self.left);
+                self.endpoint.congestion.note_stream(waits, self.left);
                 self.endpoint.begin_batch();
             }
             match framed {
                 Ok(Frame::Message { len }) => {
                     let message = rest.get(..len)?;
-                    self.connections.prove(slot);
+                    self.connections.set_proven(slot);
                     self.with_stream(poller, |endpoint, outgoing| {
                         endpoint.stream_message(message, flow, outgoing);
                     });
@@ -554,7 +555,7 @@ impl Sip {
                     return None;
                 }
             }
-            if batch == MESSAGES {
+            if batch == BATCH_MESSAGES {
                 self.end_stream_batch(batch, poller);
                 self.endpoint.now = now();
                 self.run_due_timers(poller);
@@ -565,7 +566,7 @@ impl Sip {
         if handled > 0 {
             self.run_due_timers(poller);
         }
-        // It may have been given up while its answers were queued.
+        // It may have been closed while its responses were queued.
         self.connections.get(slot).map(|_| used)
     }
 
@@ -574,7 +575,7 @@ impl Sip {
         self.endpoint.end_batch(handled);
     }
 
-    /// The same as `with_outgoing`, but what is written waits for the end of the batch.
+    /// The same as `with_outgoing`, but messages are written at the end of the batch.
     pub(super) fn with_stream(
         &mut self,
         poller: &Poller,
@@ -602,7 +603,7 @@ pub(super) fn flow_of(connection: &Connection) -> Flow {
     }
 }
 
-/// The time by the system's clocks.
+/// The current time.
 pub(crate) fn now() -> Now {
     let now = crate::worker::now();
     Now {
@@ -611,8 +612,8 @@ pub(crate) fn now() -> Now {
     }
 }
 
-/// Descriptors or memory have run out.
+/// Whether no descriptors or no memory are left.
 fn is_exhausted(error: &std::io::Error) -> bool {
-    // EMFILE, ENFILE, ENOBUFS, ENOMEM: kinds that std does not name.
+    // EMFILE, ENFILE, ENOBUFS, ENOMEM: std has no kinds for them.
     matches!(error.raw_os_error(), Some(24 | 23 | 105 | 12))
 }

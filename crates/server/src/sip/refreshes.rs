@@ -7,7 +7,7 @@ use sip_server::location::Binding;
 use sip_server::push::{DueRefresh, RefreshConfig, RefreshPush, RefreshSchedule};
 
 /// Places of addresses that are read per wake-up, at the start and after a reload: about a millisecond.
-const PLACES: usize = 1024;
+const PLACES_PER_WAKE_UP: usize = 1024;
 
 /// A notification that was not accepted is tried again after this time.
 const RETRY_S: u64 = 5;
@@ -85,8 +85,8 @@ impl Refreshes {
         let Some(first) = self.unread else {
             return self.schedule.pop_due(now);
         };
-        let part = bindings.part(first, PLACES);
-        self.unread = part.is_some().then_some(first + PLACES);
+        let part = bindings.part(first, PLACES_PER_WAKE_UP);
+        self.unread = part.is_some().then_some(first + PLACES_PER_WAKE_UP);
         for (aor, bindings) in part.into_iter().flatten() {
             // An earlier run may have notified some.
             self.schedule.note(None, aor, bindings, &self.config);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn after_a_reload_all_bindings_are_read_in_parts_before_a_phone_is_woken() {
-        let users = 10 * PLACES + 7;
+        let users = 10 * PLACES_PER_WAKE_UP + 7;
         let bindings = bindings(users);
         let mut refreshes = Refreshes::new(config(130));
         refreshes.restart();

@@ -4,7 +4,7 @@
 
 use super::Secrets;
 use super::flow_changes::FlowChanges;
-use super::peer::Origin;
+use super::other_process::WorkerIdentity;
 use super::refreshes::Refreshes;
 use super::settings::SipConfig;
 use super::store::{StoreCounts, WorkerBindings};
@@ -42,7 +42,7 @@ pub(super) enum RegisterTarget<'b> {
 pub(super) struct Registrations {
     registrar: Registrar,
     location: WorkerBindings,
-    origin: Origin,
+    origin: WorkerIdentity,
     /// Addresses whose bindings have changed since the last call, and the causes.
     changes: Vec<(Aor, Cause)>,
     /// The addresses with flows (RFC 5626) by these connections.

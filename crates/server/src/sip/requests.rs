@@ -1,7 +1,7 @@
-//! What the server sends without being asked: requests to URIs, by way of the DNS. Answers of the DNS come as messages.
+//! Requests that the server itself sends to URIs. DNS results arrive as inter-worker messages.
 
 use super::counters::{DNS_OUTCOMES, SipCounters};
-use super::names::{Answered, Families, NameResolver, NoAnswer};
+use super::names::{AddressFamilies, DnsFailure, DnsQueryResult, NameResolver};
 use super::settings::SipConfig;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
@@ -14,25 +14,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few, unless there
-/// is an attack.
+/// The maximum of client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few,
+/// unless there is an attack.
 const MAX_REQUESTS: usize = 1000;
 
-/// Questions to the DNS at a time, per worker.
-const QUESTIONS: usize = 64;
+/// DNS queries in progress, per worker.
+const MAX_DNS_QUERIES: usize = 64;
 
-/// Requests of one worker, on their way.
+/// The requests that one worker sends.
 #[derive(Debug)]
 pub(super) struct Requests {
     pub(super) dispatcher: Dispatcher,
     names: NameResolver,
-    families: Families,
-    /// Answers that have come, and refusals to ask.
-    answers: VecDeque<Answered>,
+    families: AddressFamilies,
+    /// Results that are not handled yet.
+    answers: VecDeque<DnsQueryResult>,
 }
 
 impl Requests {
-    /// For a worker with these listeners; those over TLS besides that connections can be made from.
+    /// For a worker with these listeners. `tls` has those over TLS from which it can open connections.
     pub(super) fn new(
         listeners: &[SocketAddr],
         tls: &[(ListenerKey, SocketAddr)],
@@ -61,15 +61,15 @@ impl Requests {
             true => MAX_REQUESTS,
             false => sip_config.share(sip_config.settings.transactions),
         };
-        config.most_questions = QUESTIONS;
-        // As long as a caller's transaction may take, for each of two servers.
+        config.most_questions = MAX_DNS_QUERIES;
+        // The maximum time of a transaction of the caller, for each of two servers.
         config.failover_time = sip_config.settings.t1.saturating_mul(128);
         config.allowed = allowed(sip_config);
         config.nodes = nodes(listeners, sip_config);
         Requests {
             dispatcher: Dispatcher::new(config, key, seed),
             names,
-            families: Families {
+            families: AddressFamilies {
                 v4: listeners.iter().any(SocketAddr::is_ipv4) || tls.clone().any(|tls| tls.is_v4),
                 v6: listeners.iter().any(SocketAddr::is_ipv6) || tls.clone().any(|tls| !tls.is_v4),
             },
@@ -82,20 +82,20 @@ impl Requests {
         self.dispatcher.allow(allowed(sip_config));
     }
 
-    /// Asks what is to be asked. The answers are messages to this worker.
-    pub(super) fn ask(&mut self, number: u16, mailboxes: &Mailboxes) {
+    /// Sends the DNS queries of the dispatcher. Their results are messages to this worker.
+    pub(super) fn send_queries(&mut self, number: u16, mailboxes: &Mailboxes) {
         while let Some(query) = self.dispatcher.poll_query() {
             let result = match mailboxes.mailbox(number) {
                 Some(mailbox) => self
                     .names
                     .ask(query.clone(), self.families, move |answered| {
-                        // A full mailbox loses it: the question counts as failed after a while.
+                        // A full mailbox loses the result. Then the query has failed after its timeout.
                         drop(mailbox.post(WorkerMessage::Name(Box::new(answered))));
                     }),
-                None => Err(NoAnswer::Failed),
+                None => Err(DnsFailure::Failed),
             };
             if let Err(error) = result {
-                self.answers.push_back(Answered {
+                self.answers.push_back(DnsQueryResult {
                     query,
                     result: Err(error),
                     took: Duration::ZERO,
@@ -104,17 +104,17 @@ impl Requests {
         }
     }
 
-    /// An answer has come; [`Requests::take_answer`] will deal with it.
-    pub(super) fn receive(&mut self, answered: Answered) {
+    /// Keeps a result for [`Requests::take_answer`].
+    pub(super) fn receive(&mut self, answered: DnsQueryResult) {
         self.answers.push_back(answered);
     }
 
-    /// Answers wait.
+    /// Whether results wait.
     pub(super) fn has_answers(&self) -> bool {
         !self.answers.is_empty()
     }
 
-    /// Deals with one answer. `false` if there is none.
+    /// Handles one result. Returns `false` if there is none.
     pub(super) fn take_answer(
         &mut self,
         now: Mono,
@@ -124,7 +124,7 @@ impl Requests {
         let Some(answered) = self.answers.pop_front() else {
             return false;
         };
-        let Answered {
+        let DnsQueryResult {
             query,
             result,
             took,
@@ -133,9 +133,9 @@ impl Requests {
         let outcome = match &result {
             Ok(known) if is_empty(&known.answer) => 1,
             Ok(_) => 0,
-            Err(NoAnswer::Failed) => 2,
-            Err(NoAnswer::TimedOut) => 3,
-            Err(NoAnswer::TooMany) => 4,
+            Err(DnsFailure::Failed) => 2,
+            Err(DnsFailure::TimedOut) => 3,
+            Err(DnsFailure::TooMany) => 4,
         };
         const { assert!(DNS_OUTCOMES.len() == 5) };
         counters.dns_questions[outcome] += 1;
@@ -154,7 +154,7 @@ impl Requests {
         self.dispatcher.answered(now, engine, query, result);
     }
 
-    /// Adds what was counted, and how things are now.
+    /// Adds the counters and gauges of the dispatcher.
     pub(super) fn count(&self, counters: &mut SipCounters) {
         let stats = self.dispatcher.stats();
         counters.own_requests = stats.requests;

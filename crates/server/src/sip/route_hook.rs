@@ -243,7 +243,10 @@ impl RouteHook {
         };
         to.extend_from_slice(&source.octets());
         to.push(flow.transport as u8);
-        for name in ["From", "To"].into_iter().chain(self.headers.iter().map(String::as_str)) {
+        for name in ["From", "To"]
+            .into_iter()
+            .chain(self.headers.iter().map(String::as_str))
+        {
             let values = call.headers(name);
             to.extend_from_slice(&(values.len() as u32).to_be_bytes());
             for value in values {
@@ -273,7 +276,9 @@ impl RouteHook {
 impl fmt::Debug for RouteHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("RouteHook");
-        fields.field("headers", &self.headers).finish_non_exhaustive()
+        fields
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
     }
 }
 
@@ -317,7 +322,9 @@ pub(super) fn explain(
         RouteChoice::Reject(code, reason) => {
             let rejection = rejection(code, &reason);
             if let Decision::Reject(code, reason) = &rejection {
-                say(format!("the program rejects it: the response is {code} {reason}"));
+                say(format!(
+                    "the program rejects it: the response is {code} {reason}"
+                ));
             }
             rejection
         }
@@ -361,7 +368,10 @@ mod tests {
     fn only_header_fields_that_the_hook_reads_tell_a_spiral_from_a_loop_rfc5393_4_2_1() {
         let hook = RouteHook::new(|_| RouteChoice::Tables).reads_header("x-region");
         let north = inputs(&hook, "X-Region: north\r\n", 5060);
-        assert_eq!(north, inputs(&hook, "X-Region: north\r\nX-Hops: 1\r\n", 5070));
+        assert_eq!(
+            north,
+            inputs(&hook, "X-Region: north\r\nX-Hops: 1\r\n", 5070)
+        );
         assert_ne!(north, inputs(&hook, "X-Region: south\r\n", 5060));
         assert_ne!(north, inputs(&hook, "", 5060));
     }
@@ -372,7 +382,10 @@ mod tests {
             Decision::Reject(code, reason) => (code, reason.into_string()),
             other => panic!("{other:?}"),
         };
-        assert_eq!(rejected(603, "No\r\nEvil: 1"), (603, "NoEvil: 1".to_owned()));
+        assert_eq!(
+            rejected(603, "No\r\nEvil: 1"),
+            (603, "NoEvil: 1".to_owned())
+        );
         for code in [0, 200, 302, 399, 700] {
             assert_eq!(rejected(code, "").0, 500);
         }

@@ -1,6 +1,6 @@
 //! Drops messages of denied sources, of banned sources, and of tools that scan for open servers.
 
-use super::bans::{Bans, Failed};
+use super::bans::{Bans, FailureResult};
 use super::settings::SipConfig;
 use ipnet::IpNet;
 use sip::{HeaderKind, Message};
@@ -86,7 +86,9 @@ impl SourceFilter {
             return false;
         }
         self.counts[2] += 1;
-        if is_proven && self.bans.note_failure(unix_s * 1000, source, self.ban) == Failed::Banned {
+        if is_proven
+            && self.bans.note_failure(unix_s * 1000, source, self.ban) == FailureResult::Banned
+        {
             log_ban(source, self.ban);
         }
         true

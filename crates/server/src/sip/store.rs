@@ -1,16 +1,16 @@
 //! Registration bindings that survive a restart: each worker sends its changes to one thread, which writes them to a
 //! log in the state directory.
 //!
-//! A worker collects changes for [`DELAY`] and sends them in one batch. The thread writes batches at once, and
+//! A worker collects changes for [`COLLECT_TIME`] and sends them in one batch. The thread writes batches at once, and
 //! synchronizes the file every two seconds. So the end of the process loses less than 1 s of accepted changes, and a
 //! power cut less than 5 s.
 //!
-//! If the disk is full or fails, the server goes on. Batches then wait, up to [`MAX_WAITING`], and the thread retries
-//! every second. Batches that do not fit are counted and lost. The next start does not have their bindings, unless the
-//! phones register again before.
+//! If the disk is full or fails, the server continues. Batches then wait, up to [`MAX_WAITING_BYTES`], and the thread
+//! retries every second. Batches that do not fit are counted and lost. The next start does not have their bindings,
+//! unless the phones register again before.
 //!
-//! A lock keeps other processes from the log. For an upgrade, [`SharedLog`] writes everything and gives the lock up; if
-//! the new process ends, it opens the log again.
+//! A lock prevents other processes from using the log. For an upgrade, [`SharedLog`] writes everything and releases the
+//! lock. If the new process ends, it opens the log again.
 
 use crate::state_dir::{StateDir, StateError};
 use sip::{HashKey, Mono, Now};
@@ -30,24 +30,24 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The log in the state directory.
-const FILE: &str = "bindings.log";
+const LOG_FILE: &str = "bindings.log";
 
 /// How long a worker collects changes.
-const DELAY: Duration = Duration::from_millis(200);
+const COLLECT_TIME: Duration = Duration::from_millis(200);
 
-/// Bytes of batches that have not been written: at 300 bytes a change those of 200,000.
-const MAX_WAITING: u64 = 64 << 20;
+/// The maximum of bytes in batches that wait to be written. 200,000 changes have 300 bytes each.
+const MAX_WAITING_BYTES: u64 = 64 << 20;
 
-/// How long the thread waits after an error before it tries again.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How long the thread waits after an error before it retries.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the start waits for the previous process to end, and how often it tries the lock.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(50);
+/// How long the start waits for the lock of the previous process, and how often it tries the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the thread and the workers count.
+/// The counters of the thread and of the workers.
 #[derive(Debug, Default)]
-struct Counts {
+struct SharedCounts {
     /// Bytes of batches that wait to be written.
     waiting: AtomicU64,
     failures: AtomicU64,
@@ -66,19 +66,19 @@ pub(super) struct StoreCounts {
     pub(super) log_bytes: u64,
 }
 
-/// What the thread is to do.
-enum Job {
+/// A job for the thread.
+enum WriterJob {
     Write(Vec<u8>),
-    /// Write and synchronize everything, then say whether that was possible.
+    /// Write and synchronize everything, then report whether that was possible.
     Flush(Sender<bool>),
 }
 
-/// The log of all workers. The last one that lets it go waits until all is written.
+/// The log of all workers. The last one that drops it waits until everything is written.
 #[derive(Debug)]
 pub(crate) struct Store {
-    sender: Option<Sender<Job>>,
+    sender: Option<Sender<WriterJob>>,
     thread: Option<JoinHandle<()>>,
-    counts: Arc<Counts>,
+    counts: Arc<SharedCounts>,
 }
 
 impl Store {
@@ -92,7 +92,7 @@ impl Store {
         workers: u16,
         now: Now,
     ) -> Result<(Arc<Store>, Vec<MemoryLocation>), StateError> {
-        let path = directory.file(FILE);
+        let path = directory.file(LOG_FILE);
         let disk = open_disk(directory)?;
         let opened = Log::open(
             disk,
@@ -128,7 +128,7 @@ impl Store {
         }
         tracing::info!(bindings, bytes = image.len(), path = %path.display(), "bindings loaded");
         let (sender, receiver) = mpsc::channel();
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(SharedCounts::default());
         counts.log_bytes.store(log.len(), Ordering::Relaxed);
         let writer = Writer {
             log,
@@ -149,17 +149,17 @@ impl Store {
         Ok((Arc::new(store), locations.collect()))
     }
 
-    /// Has a batch written. One that does not fit is lost.
+    /// Sends a batch to the thread. A batch that does not fit is lost.
     fn save(&self, batch: Vec<u8>) {
         if batch.is_empty() {
             return;
         }
         let len = batch.len() as u64;
-        let has_room = self.counts.waiting.load(Ordering::Relaxed) + len <= MAX_WAITING;
+        let has_room = self.counts.waiting.load(Ordering::Relaxed) + len <= MAX_WAITING_BYTES;
         let sent = has_room && {
             self.counts.waiting.fetch_add(len, Ordering::Relaxed);
             let sender = self.sender.as_ref();
-            sender.is_some_and(|sender| sender.send(Job::Write(batch)).is_ok())
+            sender.is_some_and(|sender| sender.send(WriterJob::Write(batch)).is_ok())
         };
         if !sent {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl Store {
     fn flush(&self) -> bool {
         let (done, outcome) = mpsc::channel();
         let sender = self.sender.as_ref();
-        let sent = sender.is_some_and(|sender| sender.send(Job::Flush(done)).is_ok());
+        let sent = sender.is_some_and(|sender| sender.send(WriterJob::Flush(done)).is_ok());
         sent && outcome.recv().unwrap_or(false)
     }
 
@@ -188,13 +188,13 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported there.
+            // A panic of the thread was reported there.
             let _ = thread.join();
         }
     }
 }
 
-/// The log of a server, which may give it up for a process that takes over.
+/// The log of a server, which can release it for a process that takes over.
 #[derive(Debug)]
 pub(crate) struct SharedLog {
     directory: StateDir,
@@ -239,12 +239,12 @@ impl SharedLog {
         self.store().as_ref().is_none_or(|store| store.flush())
     }
 
-    /// Gives the log up. No worker has it any more, so nothing is written after this.
+    /// Releases the log. No worker has it any more, so no write follows.
     pub(crate) fn release(&self) {
         drop(self.store().take());
     }
 
-    /// Opens the log again, with what another process has written meanwhile.
+    /// Opens the log again, with the changes that another process has written.
     ///
     /// # Errors
     /// [`StateError`] if another process has it, or it cannot be read.
@@ -258,10 +258,10 @@ impl SharedLog {
     }
 }
 
-/// The process before this one may be about to end.
+/// Opens the file of the log. Waits for the lock, because the previous process may be about to end.
 fn open_disk(directory: &StateDir) -> Result<Disk, StateError> {
-    let path = directory.file(FILE);
-    let until = Instant::now() + WRITE_TIMEOUT;
+    let path = directory.file(LOG_FILE);
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         match Disk::open(&path) {
             Ok(disk) => return Ok(disk),
@@ -271,7 +271,7 @@ fn open_disk(directory: &StateDir) -> Result<Disk, StateError> {
                         path: directory.path().to_owned(),
                     });
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(LOCK_RETRY_INTERVAL);
             }
             Err(source) => {
                 return Err(StateError::Log {
@@ -283,18 +283,18 @@ fn open_disk(directory: &StateDir) -> Result<Disk, StateError> {
     }
 }
 
-/// What the thread has.
+/// The state of the thread that writes the log.
 struct Writer {
     log: Log<Disk>,
-    /// Batches that are to be written, in their order.
+    /// Batches that wait to be written, in their order.
     queue: VecDeque<Vec<u8>>,
-    counts: Arc<Counts>,
+    counts: Arc<SharedCounts>,
     failing: bool,
 }
 
 impl Writer {
-    /// The thread of the log: writes the batches of the workers, until the last sender of jobs is dropped.
-    fn run(mut self, jobs: &Receiver<Job>) {
+    /// Writes the batches of the workers, until the last sender of jobs is dropped.
+    fn run(mut self, jobs: &Receiver<WriterJob>) {
         let mut not_before = None;
         let mut flushes = Vec::new();
         loop {
@@ -309,8 +309,8 @@ impl Writer {
             let is_over = matches!(received, Err(RecvTimeoutError::Disconnected));
             for job in received.into_iter().chain(jobs.try_iter()) {
                 match job {
-                    Job::Write(batch) => self.queue.push_back(batch),
-                    Job::Flush(done) => flushes.push(done),
+                    WriterJob::Write(batch) => self.queue.push_back(batch),
+                    WriterJob::Flush(done) => flushes.push(done),
                 }
             }
             let writes_all = is_over || !flushes.is_empty();
@@ -321,10 +321,10 @@ impl Writer {
             }
             let done = self.write(now, writes_all);
             for flush in flushes.drain(..) {
-                // Who asked may have given up.
+                // The caller may not wait any more.
                 let _ = flush.send(done.is_ok());
             }
-            not_before = done.is_err().then(|| now.mono.plus(PAUSE));
+            not_before = done.is_err().then(|| now.mono.plus(RETRY_INTERVAL));
             self.report(done);
             if is_over {
                 return;
@@ -350,7 +350,7 @@ impl Writer {
         Ok(())
     }
 
-    /// One line when saving begins to fail, and one when it works again.
+    /// Logs one line when writes begin to fail, and one when they succeed again.
     fn report(&mut self, done: io::Result<()>) {
         match done {
             Err(error) => {
@@ -368,19 +368,19 @@ impl Writer {
     }
 }
 
-/// One worker's bindings, which may be saved.
+/// The bindings of one worker, in memory or also in the log.
 #[derive(Debug)]
 pub(crate) enum WorkerBindings {
-    /// Until the process ends.
+    /// Bindings that end with the process.
     InMemory(MemoryLocation),
-    /// In the log as well.
+    /// Bindings that are in the log, too.
     Saved(Persistent, Arc<Store>),
 }
 
 impl WorkerBindings {
     /// Bindings whose changes are saved.
     pub(crate) fn saved(memory: MemoryLocation, store: Arc<Store>) -> WorkerBindings {
-        let journal = Journal::new(DELAY);
+        let journal = Journal::new(COLLECT_TIME);
         WorkerBindings::Saved(Persistent { memory, journal }, store)
     }
 
@@ -412,21 +412,21 @@ impl WorkerBindings {
         }
     }
 
-    /// Hands over all changes at once: another process is to have the log.
+    /// Sends all changes to the thread at once, because another process gets the log.
     pub(super) fn flush(&mut self) {
         if let WorkerBindings::Saved(persistent, store) = self {
             store.save(persistent.journal.take_all());
         }
     }
 
-    /// Saves nothing any more. The bindings stay.
+    /// Stops saving changes. The bindings stay in memory.
     pub(super) fn release(&mut self) {
         if let WorkerBindings::Saved(persistent, _) = self {
             *self = WorkerBindings::InMemory(persistent.memory.take());
         }
     }
 
-    /// Forgets bindings that another process has in its log.
+    /// Removes bindings that another process has in its log.
     pub(super) fn clear(&mut self) {
         drop(self.memory_mut().take());
     }
@@ -435,7 +435,7 @@ impl WorkerBindings {
     pub(super) fn records(&self, now: Now, first: usize, places: usize) -> Option<Vec<u8>> {
         let mut journal = Journal::new(Duration::ZERO);
         for (aor, bindings) in self.memory().part(first, places)? {
-            // An address that does not fit into a record could not be saved either.
+            // An address that does not fit into a record was not saved before.
             if let Some(aor) = Aor::from_canonical(aor) {
                 let _ = journal.record(now, &aor, bindings);
             }
@@ -453,12 +453,12 @@ impl WorkerBindings {
         self.memory().part(first, places)
     }
 
-    /// Other limits. Bindings that are there stay.
+    /// Sets other limits. Existing bindings stay.
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.memory_mut().set_limits(limits);
     }
 
-    /// Bindings that are there.
+    /// The number of bindings.
     pub(super) fn len(&self) -> usize {
         self.memory().len()
     }
@@ -479,7 +479,7 @@ impl WorkerBindings {
         self.memory_mut().expire(now).map(|removed| removed.aor)
     }
 
-    /// Hands over the changes whose time has come.
+    /// Sends the changes that are due to the thread.
     pub(super) fn save(&mut self, now: Mono) {
         if let WorkerBindings::Saved(persistent, store) = self
             && let Some(batch) = persistent.journal.take(now)

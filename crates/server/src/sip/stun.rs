@@ -1,6 +1,7 @@
-//! STUN on the port of SIP: Binding requests as keep-alives (RFC 5626 §8), told apart by the first byte (RFC 7983 §7).
+//! STUN on the port of SIP: Binding requests as keep-alives (RFC 5626 §8). The first byte identifies them (RFC 7983
+//! §7).
 //!
-//! By the rules of the STUN server beside it, but without credentials: RFC 5626 §8 has none.
+//! The rules are those of the STUN server, but without credentials, because RFC 5626 §8 has none.
 
 use std::net::SocketAddr;
 use stun::{
@@ -8,15 +9,15 @@ use stun::{
     UnknownAttributes, binding_success,
 };
 
-/// Room for any answer: a list of unknown attributes is longer than an address.
-pub(super) const ANSWER: usize = 256;
-const _: () = assert!(ANSWER >= BINDING_SUCCESS_MAX + 2 * UnknownAttributes::MAX);
+/// The length of the longest response. A list of unknown attributes is longer than an address.
+pub(super) const MAX_RESPONSE_BYTES: usize = 256;
+const _: () = assert!(MAX_RESPONSE_BYTES >= BINDING_SUCCESS_MAX + 2 * UnknownAttributes::MAX);
 
-/// The answer to a Binding request from `remote`; `None` for anything else: it is dropped.
+/// The response to a Binding request from `remote`. Other messages have none, and are dropped.
 pub(super) fn answer<'b>(
     datagram: &[u8],
     remote: SocketAddr,
-    buffer: &'b mut [u8; ANSWER],
+    buffer: &'b mut [u8; MAX_RESPONSE_BYTES],
 ) -> Option<&'b [u8]> {
     let message = Message::parse(datagram).ok()?;
     if message.class() != Class::Request || message.method() != Method::BINDING {
@@ -25,7 +26,7 @@ pub(super) fn answer<'b>(
     let fingerprint = match message.fingerprint() {
         FingerprintState::Absent => false,
         FingerprintState::Valid => true,
-        // RFC 8489 §6.3: in silence.
+        // RFC 8489 §6.3: dropped without a response.
         FingerprintState::Invalid => return None,
     };
     let unknown = message.unknown_required(turn::is_known_attribute);
@@ -38,7 +39,7 @@ pub(super) fn answer<'b>(
     Some(&buffer[..written])
 }
 
-/// RFC 8489 §6.3.1: 420 with the list of what is not understood.
+/// RFC 8489 §6.3.1: 420 with the list of unknown attributes.
 fn refusal<'b>(
     request: &Message<'_>,
     unknown: &UnknownAttributes,

@@ -1,8 +1,8 @@
 //! The SIP of a new process takes over from that of a running one. This module also has what a server keeps so that
 //! another process can take over from it.
 
-use super::link::{self, HandedOver, Link, LinkThreads};
-use super::peer::Peer;
+use super::link::{self, HandedOverState, ProcessLink, ProcessLinkThreads};
+use super::other_process::OtherProcess;
 use super::store::{SharedLog, WorkerBindings};
 use crate::error::StartError;
 use crate::handover::{HandoverError, JoiningSip, OfferedSip};
@@ -27,7 +27,7 @@ pub(crate) struct SipTakeover {
     run: u32,
     stream: UnixStream,
     /// Receives what the old process hands over, which it does before it answers.
-    receiver: JoinHandle<io::Result<HandedOver>>,
+    receiver: JoinHandle<io::Result<HandedOverState>>,
 }
 
 impl SipTakeover {
@@ -67,14 +67,14 @@ impl SipTakeover {
         // A panic there was reported there.
         let handed = self.receiver.join();
         let handed = handed.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
-        let (link, threads) = Link::new(self.stream)?;
+        let (link, threads) = ProcessLink::new(self.stream)?;
         Ok(InheritedSip {
             key: self.offered.key,
             runs: Runs {
                 own: self.run,
                 other: Some(self.offered.run),
             },
-            peer: Some(Peer {
+            other_process: Some(OtherProcess {
                 numbering: self.numbering,
                 run: self.offered.run,
                 link,
@@ -95,9 +95,9 @@ fn new_run(seed: [u8; 32]) -> u32 {
 pub(super) struct InheritedSip {
     pub(super) key: [u8; 16],
     pub(super) runs: Runs,
-    pub(super) peer: Option<Peer>,
+    pub(super) other_process: Option<OtherProcess>,
     bindings: Vec<u8>,
-    threads: Option<LinkThreads>,
+    threads: Option<ProcessLinkThreads>,
 }
 
 impl InheritedSip {
@@ -113,7 +113,7 @@ impl InheritedSip {
         Ok(InheritedSip {
             key,
             runs: Runs::of(new_run(seed)),
-            peer: None,
+            other_process: None,
             bindings: Vec::new(),
             threads: None,
         })
@@ -138,7 +138,7 @@ impl InheritedSip {
             key: self.key,
             run: self.runs.own,
             log,
-            link: self.peer.map(|peer| peer.link),
+            link: self.other_process.map(|other_process| other_process.link),
             threads: self.threads,
         }
     }
@@ -151,9 +151,9 @@ pub(crate) struct SipUpgrade {
     pub(crate) run: u32,
     pub(crate) log: Option<SharedLog>,
     /// To the other process.
-    pub(crate) link: Option<Arc<Link>>,
+    pub(crate) link: Option<Arc<ProcessLink>>,
     /// The threads of `link`, until they are started.
-    pub(crate) threads: Option<LinkThreads>,
+    pub(crate) threads: Option<ProcessLinkThreads>,
 }
 
 impl SipUpgrade {

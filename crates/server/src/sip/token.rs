@@ -1,8 +1,8 @@
-//! What epoll reports of SIP, inside the worker's tokens.
+//! The tokens of SIP sockets, which are a part of the tokens of the worker.
 
 use turn::RelayKey;
 
-/// A socket of SIP's.
+/// A socket of SIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SipToken {
     /// The UDP socket of this listener.
@@ -13,40 +13,41 @@ pub(crate) enum SipToken {
     Connection(Slot),
 }
 
-/// A place in the table of connections, and which tenant of it.
+/// A place in the table of connections, with the generation of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Slots of relays stay below a few millions; these indices are SIP's.
-const CONNECTIONS: std::ops::Range<u32> = 0xfe00_0000..0xff00_0000;
-const DATAGRAMS: std::ops::Range<u32> = 0xffff_8000..0xffff_a000;
-const ACCEPT: std::ops::Range<u32> = 0xffff_a000..0xffff_c000;
+/// The indices of SIP sockets. Those of relays stay below a few millions.
+const CONNECTION_INDICES: std::ops::Range<u32> = 0xfe00_0000..0xff00_0000;
+const DATAGRAM_INDICES: std::ops::Range<u32> = 0xffff_8000..0xffff_a000;
+const ACCEPT_INDICES: std::ops::Range<u32> = 0xffff_a000..0xffff_c000;
 
 impl SipToken {
-    /// The first index of SIP's that is no connection.
-    pub(crate) const FIRST_NUMBER: u32 = DATAGRAMS.start;
+    /// The first index of a SIP listener.
+    pub(crate) const FIRST_LISTENER_INDEX: u32 = DATAGRAM_INDICES.start;
 
-    /// The most connections that a worker can have.
-    pub(crate) const MAX_CONNECTIONS: usize = (CONNECTIONS.end - CONNECTIONS.start) as usize;
+    /// The maximum of connections per worker.
+    pub(crate) const MAX_CONNECTIONS: usize =
+        (CONNECTION_INDICES.end - CONNECTION_INDICES.start) as usize;
 
     pub(crate) fn as_key(self) -> RelayKey {
         let (index, generation) = match self {
-            SipToken::Datagrams(number) => (DATAGRAMS.start + u32::from(number), 0),
-            SipToken::Accept(number) => (ACCEPT.start + u32::from(number), 0),
-            SipToken::Connection(slot) => (CONNECTIONS.start + slot.index, slot.generation),
+            SipToken::Datagrams(number) => (DATAGRAM_INDICES.start + u32::from(number), 0),
+            SipToken::Accept(number) => (ACCEPT_INDICES.start + u32::from(number), 0),
+            SipToken::Connection(slot) => (CONNECTION_INDICES.start + slot.index, slot.generation),
         };
         RelayKey { index, generation }
     }
 
-    /// The token, if the key is one of SIP's.
+    /// The token, if the key is that of a SIP socket.
     pub(crate) fn from_key(key: RelayKey) -> Option<SipToken> {
         let index = key.index;
-        if CONNECTIONS.contains(&index) {
+        if CONNECTION_INDICES.contains(&index) {
             return Some(SipToken::Connection(Slot {
-                index: index - CONNECTIONS.start,
+                index: index - CONNECTION_INDICES.start,
                 generation: key.generation,
             }));
         }
@@ -54,9 +55,9 @@ impl SipToken {
             let number = range.contains(&index).then(|| index - range.start)?;
             u16::try_from(number).ok()
         };
-        number(DATAGRAMS)
+        number(DATAGRAM_INDICES)
             .map(SipToken::Datagrams)
-            .or_else(|| number(ACCEPT).map(SipToken::Accept))
+            .or_else(|| number(ACCEPT_INDICES).map(SipToken::Accept))
     }
 }
 

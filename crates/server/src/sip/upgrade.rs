@@ -15,17 +15,17 @@
 //! ```
 
 use super::endpoint::Endpoint;
-use super::link::{Frame, IDS, Link};
+use super::link::{Frame, MAX_FRAME_IDS, ProcessLink};
+use super::other_process::OtherProcess;
 use super::outgoing::{slot_of, worker_of};
-use super::peer::Peer;
 use super::store::WorkerBindings;
-use super::{Sip, connections::Reason};
+use super::{Sip, connections::DisconnectReason};
 use io::Poller;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// Addresses of record whose bindings are handed over per wake-up: some milliseconds.
-const PLACES: usize = 4096;
+/// Addresses of record whose bindings are handed over per wake-up. That takes some milliseconds.
+const PLACES_PER_WAKE_UP: usize = 4096;
 
 /// A step of an upgrade for a worker.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) enum SipUpgradeStep {
     Pause(Sender<()>),
     /// Handle received messages, and hand over to this process.
     HandOver {
-        peer: Peer,
+        other_process: OtherProcess,
         /// The new process does not have the bindings by a log.
         sends_bindings: bool,
         done: Sender<()>,
@@ -54,28 +54,28 @@ pub(crate) enum SipUpgradeStep {
     PredecessorEnded,
 }
 
-/// How far an upgrade is, at one worker of the old process.
+/// The stage of an upgrade at one worker of the old process.
 #[derive(Debug, Default)]
-pub(super) struct Stage {
+pub(super) struct UpgradeStage {
     /// The new process serves, or served until now: connections stay open, although the server drains.
     pub(super) keeps_connections: bool,
-    waiting: Option<Waiting>,
+    waiting: Option<PendingStep>,
 }
 
 /// The condition that a step waits for.
 #[derive(Debug)]
-enum Waiting {
+enum PendingStep {
     Pause(Sender<()>),
     HandOver {
-        link: Arc<Link>,
-        /// The place of the next bindings to be sent; `None` if they are not.
+        link: Arc<ProcessLink>,
+        /// The place of the next bindings to send; `None` if the worker sends none.
         next: Option<usize>,
         has_named: bool,
         done: Sender<()>,
     },
 }
 
-impl Stage {
+impl UpgradeStage {
     pub(super) const fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
@@ -91,18 +91,18 @@ impl Sip {
         match order {
             SipUpgradeStep::Pause(done) => {
                 self.stop_reading(poller)?;
-                self.stage.waiting = Some(Waiting::Pause(done));
+                self.stage.waiting = Some(PendingStep::Pause(done));
             }
             SipUpgradeStep::HandOver {
-                peer,
+                other_process,
                 sends_bindings,
                 done,
             } => {
-                self.endpoint.set_peer(Some(&peer));
+                self.endpoint.set_other_process(Some(&other_process));
                 // The other process has the bindings from now on, with a log or without.
                 self.endpoint.set_waking(false);
-                self.stage.waiting = Some(Waiting::HandOver {
-                    link: peer.link,
+                self.stage.waiting = Some(PendingStep::HandOver {
+                    link: other_process.link,
                     next: sends_bindings.then_some(0),
                     has_named: false,
                     done,
@@ -130,18 +130,18 @@ impl Sip {
             SipUpgradeStep::Close => self.stage.keeps_connections = false,
             SipUpgradeStep::Resume(kept) => {
                 // The drain of the old process may end a moment later.
-                self.stage = Stage {
+                self.stage = UpgradeStage {
                     keeps_connections: self.endpoint.sip_config.draining,
                     waiting: None,
                 };
-                self.leave_peer(poller);
+                self.leave_other_process(poller);
                 self.endpoint.set_waking(true);
                 if let Some(kept) = kept {
                     self.endpoint.restore(*kept);
                 }
                 self.connections.resume(poller);
             }
-            SipUpgradeStep::PredecessorEnded => self.leave_peer(poller),
+            SipUpgradeStep::PredecessorEnded => self.leave_other_process(poller),
         }
         Ok(())
     }
@@ -149,15 +149,15 @@ impl Sip {
     fn stop_reading(&mut self, poller: &Poller) -> std::io::Result<()> {
         self.set_listening(false, poller)?;
         self.connections.pause(poller);
-        // What has been reported is reported again.
+        // Epoll reports these sockets again.
         self.ready.clear();
         Ok(())
     }
 
-    /// The other process has ended, and its connections with it.
-    fn leave_peer(&mut self, poller: &Poller) {
-        let gone = self.endpoint.connections_of_peer();
-        self.endpoint.set_peer(None);
+    /// Removes the connections of the other process, because it has ended.
+    fn leave_other_process(&mut self, poller: &Poller) {
+        let gone = self.endpoint.other_process_connections();
+        self.endpoint.set_other_process(None);
         for key in gone {
             self.with_outgoing(poller, |endpoint, outgoing| {
                 endpoint.lose_connection(key, outgoing);
@@ -173,8 +173,8 @@ impl Sip {
         }
         match self.stage.waiting.take() {
             None => {}
-            Some(Waiting::Pause(done)) => drop(done.send(())),
-            Some(Waiting::HandOver {
+            Some(PendingStep::Pause(done)) => drop(done.send(())),
+            Some(PendingStep::HandOver {
                 link,
                 next,
                 has_named,
@@ -188,7 +188,7 @@ impl Sip {
                     None => drop(done.send(())),
                     next => {
                         let has_named = true;
-                        let waiting = Waiting::HandOver {
+                        let waiting = PendingStep::HandOver {
                             link,
                             next,
                             has_named,
@@ -205,7 +205,7 @@ impl Sip {
     pub(super) fn close_lost(&mut self, poller: &Poller) {
         for key in self.endpoint.take_lost() {
             if worker_of(key) == self.endpoint.number() {
-                self.close(slot_of(key), Reason::Unread);
+                self.close(slot_of(key), DisconnectReason::Unread);
             } else {
                 self.with_outgoing(poller, |endpoint, outgoing| {
                     endpoint.lose_connection(key, outgoing);
@@ -217,10 +217,10 @@ impl Sip {
 
 impl Endpoint {
     /// Writes all changes of bindings, and names the server transactions of this worker.
-    fn hand_over_to(&mut self, link: &Link) {
+    fn hand_over_to(&mut self, link: &ProcessLink) {
         self.kept().into_iter().for_each(WorkerBindings::flush);
         let ids: Vec<u64> = self.engine.server_transactions().map(|id| id.0).collect();
-        for ids in ids.chunks(IDS) {
+        for ids in ids.chunks(MAX_FRAME_IDS) {
             link.send(Frame::Transactions {
                 worker: self.number(),
                 ids: ids.to_vec(),
@@ -228,11 +228,11 @@ impl Endpoint {
         }
     }
 
-    /// Sends some bindings. Returns where to go on.
-    fn send_bindings(&mut self, first: usize, link: &Link) -> Option<usize> {
+    /// Sends some bindings. Returns the place of the next ones.
+    fn send_bindings(&mut self, first: usize, link: &ProcessLink) -> Option<usize> {
         let now = self.now;
-        let records = self.kept()?.records(now, first, PLACES)?;
+        let records = self.kept()?.records(now, first, PLACES_PER_WAKE_UP)?;
         link.send(Frame::Bindings(records));
-        Some(first + PLACES)
+        Some(first + PLACES_PER_WAKE_UP)
     }
 }

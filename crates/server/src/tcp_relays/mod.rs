@@ -63,13 +63,13 @@ pub(crate) struct TcpRelay {
 struct PeerConnection {
     key: ConnectionKey,
     stream: TcpConnection,
-    stage: Stage,
+    stage: RelayStage,
     /// It is in the list of connections to relay for.
     is_queued: bool,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum RelayStage {
     Dialling,
     /// It waits for its data connection.
     Waiting,
@@ -188,7 +188,7 @@ impl TcpRelays {
         self.check_descriptor(&stream)?;
         let token = Token::Peer(connection).as_u64();
         poller.add(&stream, token, Interest::Write)?;
-        self.put(connection, stream, Stage::Dialling);
+        self.put(connection, stream, RelayStage::Dialling);
         Ok(())
     }
 
@@ -225,12 +225,12 @@ impl TcpRelays {
         let token = Token::Peer(connection).as_u64();
         let is_watched = poller.add(&stream, token, Interest::Nothing).is_ok();
         if is_watched {
-            self.put(connection, stream, Stage::Waiting);
+            self.put(connection, stream, RelayStage::Waiting);
         }
         is_watched
     }
 
-    fn put(&mut self, key: ConnectionKey, stream: TcpConnection, stage: Stage) {
+    fn put(&mut self, key: ConnectionKey, stream: TcpConnection, stage: RelayStage) {
         // An error is harmless: dead peers are noticed later.
         let _ = stream.set_user_timeout(PEER_TIMEOUT);
         let index = key.index as usize;
@@ -261,7 +261,7 @@ impl TcpRelays {
             return Step::Nothing;
         };
         match &mut connection.stage {
-            Stage::Dialling => {
+            RelayStage::Dialling => {
                 let token = Token::Peer(key).as_u64();
                 let result = connection.stream.take_error();
                 let is_made = result.is_ok() && connection.stream.peer_addr().is_ok();
@@ -270,18 +270,18 @@ impl TcpRelays {
                         .modify(&connection.stream, token, Interest::Nothing)
                         .is_ok()
                 {
-                    connection.stage = Stage::Waiting;
+                    connection.stage = RelayStage::Waiting;
                     Step::Connected
                 } else {
                     self.take(key);
                     Step::Failed
                 }
             }
-            Stage::Waiting => {
+            RelayStage::Waiting => {
                 self.take(key);
                 Step::Closed
             }
-            Stage::Relaying(relaying) => {
+            RelayStage::Relaying(relaying) => {
                 relaying.peer_ready(event);
                 self.mark_ready(key);
                 Step::Nothing
@@ -292,7 +292,7 @@ impl TcpRelays {
     /// An event of a data connection.
     pub(crate) fn data_ready(&mut self, key: ConnectionKey, event: Event) {
         if let Some(PeerConnection {
-            stage: Stage::Relaying(relaying),
+            stage: RelayStage::Relaying(relaying),
             ..
         }) = self.get(key)
         {
@@ -352,7 +352,7 @@ impl TcpRelays {
             self.take(key);
             return Err(data);
         }
-        connection.stage = Stage::Relaying(Box::new(Relaying::new(data, kept)));
+        connection.stage = RelayStage::Relaying(Box::new(Relaying::new(data, kept)));
         self.relaying += 1;
         self.mark_ready(key);
         Ok(())
@@ -395,7 +395,7 @@ impl TcpRelays {
             return RelayResult::Idle;
         }
         connection.is_queued = false;
-        let Stage::Relaying(relaying) = &mut connection.stage else {
+        let RelayStage::Relaying(relaying) = &mut connection.stage else {
             return RelayResult::Idle;
         };
         let pumped = relaying.pump(&mut connection.stream, &mut self.pipes, now, meter);
@@ -413,7 +413,7 @@ impl TcpRelays {
             return;
         };
         self.timers.remove(key.index);
-        if let Stage::Relaying(relaying) = connection.stage {
+        if let RelayStage::Relaying(relaying) = connection.stage {
             connections.end_data(relaying.close(&mut self.pipes));
             self.relaying -= 1;
             if self.relaying == 0 {

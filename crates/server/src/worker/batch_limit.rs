@@ -56,7 +56,7 @@ pub(crate) struct BatchLimit {
 
 /// What became of one batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Handled {
+pub(crate) struct HandledBatch {
     /// Messages.
     pub(crate) held: usize,
     /// Messages of which at least one datagram was relayed.
@@ -112,7 +112,7 @@ impl BatchLimit {
     }
 
     /// Judges a batch. Returns whether the room beyond the smallest limit is no longer needed.
-    pub(crate) fn judge(&mut self, batch: &Handled) -> bool {
+    pub(crate) fn judge(&mut self, batch: &HandledBatch) -> bool {
         self.retry = self.retry.saturating_sub(batch.held);
         let full = batch.held >= self.limit;
         if full && batch.relayed * 2 >= batch.held && batch.sent < batch.sends * LONG_RUN {
@@ -133,7 +133,7 @@ impl BatchLimit {
     }
 
     /// A full batch of relayed datagrams that left in short runs.
-    fn adapt(&mut self, batch: &Handled) {
+    fn adapt(&mut self, batch: &HandledBatch) {
         if self.limit < self.most {
             if self.retry == 0 {
                 self.limit = (self.limit * 2).min(self.most);
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
 
     /// A batch of single messages that left in runs of `run`.
-    fn batch(held: usize, relayed: usize, run: u64) -> Handled {
-        Handled {
+    fn batch(held: usize, relayed: usize, run: u64) -> HandledBatch {
+        HandledBatch {
             held,
             relayed,
             sent: relayed as u64,

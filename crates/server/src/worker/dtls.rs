@@ -10,7 +10,7 @@ use stun::ChannelNumber;
 use turn::{ClientPath, Run};
 
 /// Time for TLS and DTLS handshakes together, per wake-up.
-const HANDSHAKES_NS: u64 = 1_000_000;
+const MAX_HANDSHAKES_NS: u64 = 1_000_000;
 
 /// Zeros up to a multiple of four bytes: after the value of a DATA attribute (RFC 8489 §14), and after ChannelData.
 const PADDING: [u8; 3] = [0; 3];
@@ -50,7 +50,7 @@ impl Worker {
         dtls.expire(now.mono, |client| engine.has_allocation(client));
         if dtls.has_work() {
             let used = self.core.connections.unproven_ns();
-            let end = io::clock::monotonic_ns() + HANDSHAKES_NS.saturating_sub(used);
+            let end = io::clock::monotonic_ns() + MAX_HANDSHAKES_NS.saturating_sub(used);
             dtls.step(now.mono, || io::clock::monotonic_ns() >= end);
         }
         dtls.report_server_names(&mut self.core.engine);

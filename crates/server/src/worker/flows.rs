@@ -22,7 +22,7 @@ use turn::server::{OffloadedChannel, RelayDirection, Traffic};
 
 /// What went over a channel, to the peer and to the client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Carried {
+pub(crate) struct ChannelTraffic {
     pub(crate) to_peer: Traffic,
     pub(crate) to_client: Traffic,
 }
@@ -62,7 +62,7 @@ impl ChannelEntries {
     }
 
     /// What its flows have counted since they were last read. A flow that is not in the table has counted nothing.
-    fn read(&mut self, counts: [Option<Counts>; 2]) -> Carried {
+    fn read(&mut self, counts: [Option<Counts>; 2]) -> ChannelTraffic {
         let mut carried = [Traffic::default(); 2];
         for ((known, counts), carried) in self.read.iter_mut().zip(counts).zip(&mut carried) {
             let counts = counts.unwrap_or(*known);
@@ -73,7 +73,7 @@ impl ChannelEntries {
             };
         }
         let [to_peer, to_client] = carried;
-        Carried { to_peer, to_client }
+        ChannelTraffic { to_peer, to_client }
     }
 
     /// Whether the entries are good enough for this end, too.
@@ -173,10 +173,10 @@ impl Flows {
         own_relay: bool,
         deadline: Mono,
         counters: &mut Counters,
-    ) -> Carried {
+    ) -> ChannelTraffic {
         let Some(keys) = self.keys(channel) else {
             counters.offload_unfit += 1;
-            return Carried::default();
+            return ChannelTraffic::default();
         };
         let key = (channel.allocation.index, channel.number.get());
         let Ok(former) = self.exchange_hops(key, &keys) else {
@@ -199,10 +199,10 @@ impl Flows {
         own_relay: bool,
         deadline: Mono,
         counters: &mut Counters,
-    ) -> Carried {
+    ) -> ChannelTraffic {
         let key = (channel.allocation.index, channel.number.get());
         let known = self.entered.get(&key).copied();
-        let mut carried = Carried::default();
+        let mut carried = ChannelTraffic::default();
         match known {
             Some(entered) if entered.is_own_relay() != own_relay => {
                 carried = self.take_out(key, keys);
@@ -234,11 +234,11 @@ impl Flows {
     }
 
     /// Takes a channel's entries out; says what went over them.
-    pub(crate) fn stop_offload(&mut self, channel: &OffloadedChannel) -> Carried {
+    pub(crate) fn stop_offload(&mut self, channel: &OffloadedChannel) -> ChannelTraffic {
         let key = (channel.allocation.index, channel.number.get());
         match self.keys(channel) {
             Some(keys) => self.take_out(key, &keys),
-            None => Carried::default(),
+            None => ChannelTraffic::default(),
         }
     }
 
@@ -392,18 +392,18 @@ impl Flows {
     }
 
     /// What a channel has carried since this was last asked.
-    fn collect(&mut self, key: (u32, u16), keys: &Keys) -> Carried {
+    fn collect(&mut self, key: (u32, u16), keys: &Keys) -> ChannelTraffic {
         let counts = [keys.from_client, keys.from_peer].map(|flow| self.table.counts(&flow));
         match self.entered.get_mut(&key) {
             Some(entered) => entered.read(counts),
-            None => Carried::default(),
+            None => ChannelTraffic::default(),
         }
     }
 
     /// Takes out what there is of a channel.
-    fn take_out(&mut self, key: (u32, u16), keys: &Keys) -> Carried {
+    fn take_out(&mut self, key: (u32, u16), keys: &Keys) -> ChannelTraffic {
         let Some(mut entered) = self.entered.remove(&key) else {
-            return Carried::default();
+            return ChannelTraffic::default();
         };
         let counts = [keys.from_client, keys.from_peer].map(|flow| self.table.remove(&flow));
         self.release([entered.hop_to_peer, entered.hop_to_client]);
@@ -416,8 +416,8 @@ fn is_on_link(address: &SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-impl AddAssign for Carried {
-    fn add_assign(&mut self, other: Carried) {
+impl AddAssign for ChannelTraffic {
+    fn add_assign(&mut self, other: ChannelTraffic) {
         for (sum, more) in [
             (&mut self.to_peer, other.to_peer),
             (&mut self.to_client, other.to_client),

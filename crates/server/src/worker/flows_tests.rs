@@ -85,7 +85,12 @@ fn bed(room: usize, next_hops: u32) -> TestBed {
 }
 
 impl TestBed {
-    fn offload(&mut self, subject: &OffloadedChannel, own_relay: bool, deadline: u64) -> Carried {
+    fn offload(
+        &mut self,
+        subject: &OffloadedChannel,
+        own_relay: bool,
+        deadline: u64,
+    ) -> ChannelTraffic {
         let counters = &mut self.counters;
         self.flows
             .offload(subject, own_relay, Mono(deadline), counters)
@@ -163,12 +168,12 @@ fn subject(number: u16, peer: &str) -> OffloadedChannel {
     }
 }
 
-fn carried(to_peer: u64, to_client: u64) -> Carried {
+fn carried(to_peer: u64, to_client: u64) -> ChannelTraffic {
     let traffic = |packets| Traffic {
         packets,
         bytes: packets * 100,
     };
-    Carried {
+    ChannelTraffic {
         to_peer: traffic(to_peer),
         to_client: traffic(to_client),
     }
@@ -202,7 +207,7 @@ fn both_directions_are_entered_and_taken_out() {
     assert_eq!(back, expected);
     assert!(out.next_hop != back.next_hop && out.next_hop.min(back.next_hop) > 0);
     assert_eq!((bed.flows.len(), bed.counters.offload_entered), (1, 1));
-    assert_eq!(bed.flows.stop_offload(&one), Carried::default());
+    assert_eq!(bed.flows.stop_offload(&one), ChannelTraffic::default());
     bed.expect_empty();
 }
 
@@ -258,7 +263,7 @@ fn counts_are_those_of_this_channel_alone() {
     assert_eq!(bed.flows.stop_offload(&two), carried(100, 0));
     assert_eq!(
         bed.flows.stop_offload(&two),
-        Carried::default(),
+        ChannelTraffic::default(),
         "only once"
     );
     bed.expect_empty();
@@ -336,7 +341,7 @@ fn an_entry_that_cannot_be_changed_does_not_stay() {
     assert_eq!(bed.offload(&one, false, 77), carried(5, 0));
     assert_eq!(bed.counters.offload_full, 1);
     bed.expect_empty();
-    assert_eq!(bed.flows.stop_offload(&one), Carried::default());
+    assert_eq!(bed.flows.stop_offload(&one), ChannelTraffic::default());
 }
 
 #[test]
@@ -446,7 +451,7 @@ fn a_channel_for_whose_new_next_hop_there_is_no_room_goes_to_user_space() {
     route_by_gateways(&bed.hops, &[("0.0.0.0", 0), ("203.0.113.0", 24)]);
     bed.flows.recheck_from();
     bed.relayed(from_client(0x4001), 5);
-    assert_eq!(bed.offload(&one, false, 77), Carried::default());
+    assert_eq!(bed.offload(&one, false, 77), ChannelTraffic::default());
     assert_eq!(bed.offload(&two, false, 77), carried(5, 0));
     assert_eq!((bed.flows.len(), bed.counters.offload_full), (1, 1));
     bed.flows.stop_offload(&one);

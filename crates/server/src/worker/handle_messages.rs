@@ -102,7 +102,7 @@ impl Worker {
                     sip.receive_answer(*answered);
                 }
             }
-            WorkerMessage::SipAnswer(answer) => {
+            WorkerMessage::LateSipResult(answer) => {
                 if let Some(sip) = &mut self.sip {
                     sip.receive_late_answer(*answer);
                 }

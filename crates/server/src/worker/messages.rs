@@ -43,9 +43,9 @@ pub(crate) enum WorkerMessage {
     /// A query about the state of SIP.
     SipQuery(Box<crate::sip::SipQuery>),
     /// What the DNS says of a name that this worker has asked for.
-    Name(Box<crate::sip::Answered>),
+    Name(Box<crate::sip::DnsQueryResult>),
     /// The answer of a source of credentials or of the media relay, which SIP has asked.
-    SipAnswer(Box<crate::sip::SipAnswer>),
+    LateSipResult(Box<crate::sip::LateResult>),
     /// What a source of credentials says that responds later.
     KeysFound(LookupKey, Box<KeyLookup>),
     /// Forget the keys of this user, or of all.

@@ -39,12 +39,12 @@ pub(crate) struct Opener {
     /// Open, but held for a reservation token: no allocation owns them, so they are not live.
     reserved: Vec<Reserved>,
     /// The shared ports of this worker, by their numbers; empty if each relay has its own port.
-    shared: Vec<Share>,
+    shared: Vec<PortShare>,
 }
 
 /// A shared port, and how many relays have it.
 #[derive(Debug)]
-struct Share {
+struct PortShare {
     address: RelayIndex,
     port: u16,
     relays: u32,
@@ -99,7 +99,7 @@ impl Opener {
                 slot: SHARED_SLOTS + number,
             };
             self.relays.owners(address).set(port, owner);
-            self.shared.push(Share {
+            self.shared.push(PortShare {
                 address,
                 port,
                 relays: 0,
@@ -119,7 +119,7 @@ impl Opener {
         }
         let only = self.chosen(choice)?;
         let relays = &self.relays;
-        let is_chosen = |share: &Share| {
+        let is_chosen = |share: &PortShare| {
             let is_it = only.is_none_or(|only| only == share.address);
             is_it && relays.address(share.address).family() == request.family
         };

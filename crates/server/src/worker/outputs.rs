@@ -1,6 +1,6 @@
 //! The cold path: what the engine has queued for the worker to do.
 
-use super::flows::Carried;
+use super::flows::ChannelTraffic;
 use super::log;
 use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
@@ -417,9 +417,9 @@ impl Core {
     }
 
     /// Counts for the allocation what the kernel has relayed.
-    fn fold(&mut self, channel: &OffloadedChannel, carried: Carried) {
-        if carried != Carried::default() {
-            let Carried { to_peer, to_client } = carried;
+    fn fold(&mut self, channel: &OffloadedChannel, carried: ChannelTraffic) {
+        if carried != ChannelTraffic::default() {
+            let ChannelTraffic { to_peer, to_client } = carried;
             self.engine
                 .add_offloaded_traffic(channel.allocation, to_peer, to_client);
         }

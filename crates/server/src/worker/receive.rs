@@ -1,6 +1,6 @@
 //! Reads the ready sockets of a worker, and handles the datagrams they have.
 
-use super::batch_limit::Handled;
+use super::batch_limit::HandledBatch;
 use super::session::Session;
 use super::{BatchLimit, PortSocket, Token, Worker};
 use io::{Event, Events};
@@ -164,7 +164,7 @@ impl Worker {
             handled = next;
         }
         let flushed = session.out.flush();
-        let handled = Handled {
+        let handled = HandledBatch {
             held: self.batch.len(),
             relayed,
             sent: flushed.sent,

@@ -248,7 +248,7 @@ impl Token {
         if key.index < TCP_RELAYS.start {
             return Token::Relay(key);
         }
-        if (Self::FIRST_OWN_TOKEN..SipToken::FIRST_NUMBER).contains(&key.index) {
+        if (Self::FIRST_OWN_TOKEN..SipToken::FIRST_LISTENER_INDEX).contains(&key.index) {
             return Token::Listener(key.index - Self::FIRST_OWN_TOKEN);
         }
         Self::of_connection(key)

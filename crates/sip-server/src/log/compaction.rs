@@ -8,7 +8,7 @@ use std::io;
 
 use sip::{HashKey, Now};
 
-use super::image::{LatestRecords, Piece, piece};
+use super::image::{LatestRecords, LogPiece, piece};
 use super::record::{MAX_RECORD, PREFIX_LEN, State};
 use super::{HEADER_LEN, Storage};
 
@@ -117,7 +117,7 @@ impl Compaction {
         while at < self.buffer.len() {
             let place = self.at + at as u64;
             match piece(&self.buffer[at..]) {
-                Piece::Record(state, len) => {
+                LogPiece::Record(state, len) => {
                     // `piece` returns a record only if it is complete.
                     let record = at..at + len;
                     at += len;
@@ -135,11 +135,11 @@ impl Compaction {
                         _ => {}
                     }
                 }
-                Piece::Damaged(len) => at += len,
-                Piece::Torn if is_last => {
+                LogPiece::Damaged(len) => at += len,
+                LogPiece::Torn if is_last => {
                     return Err(io::Error::other("the location log is damaged"));
                 }
-                Piece::Torn => break,
+                LogPiece::Torn => break,
             }
         }
         // A record that is longer than the buffer.

@@ -66,7 +66,7 @@ impl LatestRecords {
 
 /// What comes next in a log.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Piece<'a> {
+pub(super) enum LogPiece<'a> {
     /// A record of this many bytes with this state.
     Record(&'a [u8], usize),
     /// This many bytes that are damaged, with a good record behind.
@@ -76,15 +76,15 @@ pub(super) enum Piece<'a> {
 }
 
 /// The first piece of `bytes`.
-pub(super) fn piece(bytes: &[u8]) -> Piece<'_> {
+pub(super) fn piece(bytes: &[u8]) -> LogPiece<'_> {
     if let Some((state, len)) = split(bytes) {
-        return Piece::Record(state, len);
+        return LogPiece::Record(state, len);
     }
     // The end of a log that was being written is torn. Behind damage within, the next record is whole.
     let behind = claimed_len(bytes).and_then(|len| Some((len, bytes.get(len..)?)));
     match behind {
-        Some((len, rest)) if split(rest).is_some() => Piece::Damaged(len),
-        _ => Piece::Torn,
+        Some((len, rest)) if split(rest).is_some() => LogPiece::Damaged(len),
+        _ => LogPiece::Torn,
     }
 }
 
@@ -111,7 +111,7 @@ impl Image {
         let mut at = HEADER_LEN.min(bytes.len());
         loop {
             match piece(&bytes[at..]) {
-                Piece::Record(state, len) => {
+                LogPiece::Record(state, len) => {
                     match State::read(state) {
                         Ok(state) => latest.note(state.aor, at as u64),
                         Err(StateError) => report.damaged += 1,
@@ -119,11 +119,11 @@ impl Image {
                     report.records += 1;
                     at += len;
                 }
-                Piece::Damaged(len) => {
+                LogPiece::Damaged(len) => {
                     report.damaged += 1;
                     at += len;
                 }
-                Piece::Torn => break,
+                LogPiece::Torn => break,
             }
         }
         report.cut = (bytes.len() - at) as u64;
@@ -172,12 +172,12 @@ impl Image {
         let mut at = HEADER_LEN;
         while let Some(rest) = self.bytes.get(at..self.len() as usize) {
             let (state, len) = match piece(rest) {
-                Piece::Record(state, len) => (state, len),
-                Piece::Damaged(len) => {
+                LogPiece::Record(state, len) => (state, len),
+                LogPiece::Damaged(len) => {
                     at += len;
                     continue;
                 }
-                Piece::Torn => break,
+                LogPiece::Torn => break,
             };
             let place = at;
             at += len;

@@ -10,7 +10,7 @@ use sip::{Message, Mono, Now, Spans};
 
 use super::copy::{ack_base, written};
 use super::media::{AckMedia, RelayedDialog};
-use super::moved::Moved;
+use super::moved::MovedTarget;
 use super::policy::{BindingsLocation, Policy};
 use super::request::Instance;
 use super::route::{Reader, Routed};
@@ -110,12 +110,12 @@ impl Proxy {
                 self.instance_of(now, &mut *stack.policy, &routed, &from.flow)?
             }
             by_flow => match self.moved(now, &mut *stack.policy, (message, &routed)) {
-                Moved::Here(_, target) => target,
-                Moved::Elsewhere(worker) => return Err(RequestOwner::Elsewhere(worker)),
+                MovedTarget::Here(_, target) => target,
+                MovedTarget::Elsewhere(worker) => return Err(RequestOwner::Elsewhere(worker)),
                 // As with the lookup of a GRUU, see below.
-                Moved::Pending => return Err(RequestOwner::Here),
-                Moved::No if routed.is_flow_gone => return Err(RequestOwner::Here),
-                Moved::No => match by_flow {
+                MovedTarget::Pending => return Err(RequestOwner::Here),
+                MovedTarget::No if routed.is_flow_gone => return Err(RequestOwner::Here),
+                MovedTarget::No => match by_flow {
                     Some(flow) => Target::by_flow(&routed.uri, flow),
                     None => Target::uri(
                         &routed.uri,

@@ -15,7 +15,7 @@ use sip::{Message, Method, Mono, Now};
 
 use super::context::{Arrival, Base, Recorded};
 use super::identity;
-use super::media::{Relayed, Relaying, relaying};
+use super::media::{RelayedCopy, Relaying, relaying};
 use super::moved::{KnownPhone, calling_phone};
 use super::policy::Policy;
 use super::request::Plan;
@@ -23,7 +23,7 @@ use super::route::may_begin_dialog;
 use super::sender::Sender;
 use super::session::SessionChanges;
 use super::target::Target;
-use super::token::{MAX_USER, Phone, Said, Token};
+use super::token::{MAX_USER, Phone, Token, TokenContent};
 use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
 use crate::flow::{FlowAvailability, FlowId, MAX_TOKEN};
@@ -124,7 +124,7 @@ impl Proxy {
         &mut self,
         now: Mono,
         stack: &mut Stack<'_>,
-        (base, relayed): (&Base, Option<&Relayed>),
+        (base, relayed): (&Base, Option<&RelayedCopy>),
         target: &Target,
         (mark, breadth): (Mark, u32),
     ) -> Result<RequestKey, CopyError> {
@@ -253,7 +253,7 @@ impl Proxy {
             let token = flow.map_or(without_flow, Token::Flow);
             let phone = base.callee.filter(|_| target.is_phone());
             let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));
-            let said = |token| Said { token, side, phone };
+            let said = |token| TokenContent { token, side, phone };
             // One value is enough, unless it has to say what each side needs.
             let both_pass = base.is_trunk && token == Token::Pass && side.is_none();
             return Some(RecordRoute {
@@ -351,7 +351,7 @@ impl Proxy {
         };
         let phone = base.caller.filter(|_| matches!(token, Token::Flow(_)));
         let phone = phone.map(|phone| self.phone_of(phone, base, call_id));
-        let said = Said { token, side, phone };
+        let said = TokenContent { token, side, phone };
         let mut user = [0; MAX_USER];
         let user = self.tokens.write(&said, call_id, &mut user);
         let mut buffer = [0; 640];
@@ -420,7 +420,7 @@ impl Default for Users {
 struct Copy<'c> {
     base: &'c Base,
     /// If its media go through a relay.
-    relayed: Option<&'c Relayed>,
+    relayed: Option<&'c RelayedCopy>,
     target: &'c Target,
     mark: Mark,
     /// Its part of Max-Breadth.
@@ -561,9 +561,9 @@ fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
     }
 }
 
-/// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count, because nearly all calls of users
-/// have them, and requests within dialogs are to come before those. `in_dialog`: the dialog is proven, as anybody can
-/// make up a To tag.
+/// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count, because nearly all calls of
+/// users have them, and requests within dialogs are to come before those. `in_dialog`: the dialog is proven, as anybody
+/// can make up a To tag.
 fn class_of(method: Method<'_>, in_dialog: bool, uri: &[u8]) -> Class {
     match method {
         Method::Ack | Method::Cancel => Class::Finishing,

@@ -13,7 +13,7 @@ use sip::{Message, Method, Mono, Now};
 
 use super::best::Best;
 use super::context::{Context, ContextKey};
-use super::nodes::Asked;
+use super::nodes::AskedPhones;
 use super::policy::Policy;
 use super::request::ReceivedRequest;
 use super::target::{Forwarded, Target};
@@ -97,7 +97,7 @@ fn user_here(
     }
     let hop = policy.own_hop()?;
     let listener = policy.listener_at(hop.address);
-    let mut target = Target::node(&request_uri(uri), &hop, &Asked::All, from);
+    let mut target = Target::node(&request_uri(uri), &hop, &AskedPhones::All, from);
     target.forwarded = Some(Box::new(Forwarded {
         name: named.as_bytes().into(),
         user: policy.phone_key(&named),

@@ -10,7 +10,7 @@ use super::calls::note_attempt;
 use super::config::Forking;
 use super::context::{Base, Branch, ContextKey};
 use super::copy::CopyError;
-use super::media::{BranchMedia, NoOffer, Relayed};
+use super::media::{BranchMedia, NoOffer, RelayedCopy};
 use super::target::{Target, group_len};
 use super::{Proxy, Stack, trunk};
 use crate::calls::AttemptFailure;
@@ -206,7 +206,7 @@ impl Proxy {
         key: ContextKey,
         base: &Base,
         (number, mut target, breadth): (usize, Target, u32),
-        relayed: Result<Option<Relayed>, NoOffer>,
+        relayed: Result<Option<RelayedCopy>, NoOffer>,
     ) -> Option<Target> {
         let mut others = std::mem::take(&mut target.others);
         let mark = (key.mark_of(number), breadth);

@@ -40,7 +40,7 @@ const MAX_ID_BYTES: usize = 255;
     clippy::large_enum_variant,
     reason = "it lives on the stack for one request"
 )]
-pub(super) enum Moved {
+pub(super) enum MovedTarget {
     /// Where its Route leads: nothing better is known.
     No,
     /// To a binding of this address of record.
@@ -61,20 +61,20 @@ impl Proxy {
         now: Now,
         policy: &mut dyn Policy,
         (message, routed): (&Message<'_>, &Routed<'_>),
-    ) -> Moved {
+    ) -> MovedTarget {
         let Some((phone, flow)) = routed.phone else {
-            return Moved::No;
+            return MovedTarget::No;
         };
         let since = phone.since(now.unix_s);
         let aor = match policy.moved_phone(phone.aor, since) {
             BindingsLocation::Here(aor, _) => aor,
-            BindingsLocation::Elsewhere(worker) => return Moved::Elsewhere(worker),
-            BindingsLocation::Nowhere => return Moved::No,
+            BindingsLocation::Elsewhere(worker) => return MovedTarget::Elsewhere(worker),
+            BindingsLocation::Nowhere => return MovedTarget::No,
         };
         let bindings = match policy.find(now, &aor) {
             LookedUp::Known(bindings) => bindings,
-            LookedUp::Pending => return Moved::Pending,
-            LookedUp::Unknown => return Moved::No,
+            LookedUp::Pending => return MovedTarget::Pending,
+            LookedUp::Unknown => return MovedTarget::No,
         };
         let alive = bindings.iter().filter(|it| !it.is_expired(now.mono));
         // A binding without a flow is reached by a Path, or its phone is asleep.
@@ -95,18 +95,18 @@ impl Proxy {
             if flow.flow.connection.is_some() || wanted.at_flow().is_some() {
                 first.others.push(Target::by_flow(&routed.uri, flow));
             }
-            return Moved::Here(aor, first);
+            return MovedTarget::Here(aor, first);
         }
         let only = wanted.only_one(now);
         let only = only.and_then(|it| Target::moved(&routed.uri, it, self.runs));
         match (only, flow.flow.connection) {
-            (None, _) => Moved::No,
-            (Some(target), None) => Moved::Here(aor, target),
+            (None, _) => MovedTarget::No,
+            (Some(target), None) => MovedTarget::Here(aor, target),
             // If the connection still exists, the request uses it.
             (Some(target), Some(_)) => {
                 let mut first = Target::by_flow(&routed.uri, flow);
                 first.others.push(target);
-                Moved::Here(aor, first)
+                MovedTarget::Here(aor, first)
             }
         }
     }

@@ -91,7 +91,7 @@ pub enum AtNodes {
 
 /// Which phones of a node get a request. The Route of the request says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum AskedPhones {
     All,
     /// The phone with this name.
     Only(u64),
@@ -99,22 +99,22 @@ pub(super) enum Asked {
     Without(Vec<u64>),
 }
 
-impl Asked {
+impl AskedPhones {
     /// Whether the phone with this name is one of them.
     pub(super) fn has(&self, phone: u64) -> bool {
         match self {
-            Asked::All => true,
-            Asked::Only(asked) => phone == *asked,
-            Asked::Without(others) => !others.contains(&phone),
+            AskedPhones::All => true,
+            AskedPhones::Only(asked) => phone == *asked,
+            AskedPhones::Without(others) => !others.contains(&phone),
         }
     }
 
     /// The parameter of the Route value.
     pub(super) fn param(&self) -> String {
         match self {
-            Asked::All => String::new(),
-            Asked::Only(phone) => format!(";only={phone:x}"),
-            Asked::Without(phones) => {
+            AskedPhones::All => String::new(),
+            AskedPhones::Only(phone) => format!(";only={phone:x}"),
+            AskedPhones::Without(phones) => {
                 let names: Vec<_> = phones.iter().map(|phone| format!("{phone:x}")).collect();
                 format!(";without={}", names.join("."))
             }
@@ -122,26 +122,26 @@ impl Asked {
     }
 
     /// What the Route value of another node says. `None` if that cannot be read.
-    pub(super) fn of(route: &[u8]) -> Option<Asked> {
+    pub(super) fn of(route: &[u8]) -> Option<AskedPhones> {
         let uri = Uri::parse(route).ok()?;
         let params = uri.as_sip()?.params;
         let name = |text: &str| u64::from_str_radix(text, 16).ok();
         if let Some(only) = params.value(b"only") {
-            return Some(Asked::Only(name(std::str::from_utf8(only).ok()?)?));
+            return Some(AskedPhones::Only(name(std::str::from_utf8(only).ok()?)?));
         }
         let Some(others) = params.value(b"without") else {
-            return Some(Asked::All);
+            return Some(AskedPhones::All);
         };
         let names = std::str::from_utf8(others).ok()?.split('.').map(name);
-        Some(Asked::Without(names.collect::<Option<_>>()?))
+        Some(AskedPhones::Without(names.collect::<Option<_>>()?))
     }
 }
 
 /// A request for some phones of a node.
 #[derive(Debug, PartialEq, Eq)]
-struct Choice<'n> {
+struct NodeRequest<'n> {
     node: &'n NodeHop,
-    asked: Asked,
+    asked: AskedPhones,
     /// The other nodes with flows of the phone, if it is one phone. They get the request if the flow fails.
     others: Vec<&'n NodeHop>,
 }
@@ -161,7 +161,7 @@ fn nodes_of(nodes: &[NodeHop], phone: u64) -> impl Iterator<Item = &NodeHop> {
 /// nodes gets the request by one flow only (RFC 5626 §7). This is a flow of this node, if there is one. Otherwise it is
 /// the flow of the first of its nodes. Its request is for this phone alone: so this node sees if the flow fails,
 /// whatever other phones do. `here`: the phones with flows at this node.
-fn choose<'n>(nodes: &'n [NodeHop], here: &[u64]) -> Vec<Choice<'n>> {
+fn choose<'n>(nodes: &'n [NodeHop], here: &[u64]) -> Vec<NodeRequest<'n>> {
     let is_here = |phone: &u64| *phone != 0 && here.contains(phone);
     let is_shared = |phone: &u64| is_here(phone) || nodes_of(nodes, *phone).nth(1).is_some();
     let mut choices = Vec::new();
@@ -173,11 +173,11 @@ fn choose<'n>(nodes: &'n [NodeHop], here: &[u64]) -> Vec<Choice<'n>> {
         phones.dedup();
         let (shared, rest): (Vec<u64>, Vec<u64>) = phones.into_iter().partition(is_shared);
         if shared.is_empty() || !rest.is_empty() {
-            choices.push(Choice {
+            choices.push(NodeRequest {
                 node,
                 asked: match shared.is_empty() {
-                    true => Asked::All,
-                    false => Asked::Without(shared.clone()),
+                    true => AskedPhones::All,
+                    false => AskedPhones::Without(shared.clone()),
                 },
                 others: Vec::new(),
             });
@@ -185,9 +185,9 @@ fn choose<'n>(nodes: &'n [NodeHop], here: &[u64]) -> Vec<Choice<'n>> {
         for phone in shared.into_iter().filter(|phone| !is_here(phone)) {
             if !seen.contains(&phone) {
                 seen.push(phone);
-                choices.push(Choice {
+                choices.push(NodeRequest {
                     node,
-                    asked: Asked::Only(phone),
+                    asked: AskedPhones::Only(phone),
                     others: nodes_of(nodes, phone).skip(1).collect(),
                 });
             }
@@ -260,11 +260,12 @@ impl Proxy {
             phone => self.phone_names.of_hash(phone),
         };
         into_order(&mut nodes);
-        let node_target = |node: &NodeHop, asked: &Asked| Target::node(&uri, node, asked, from);
+        let node_target =
+            |node: &NodeHop, asked: &AskedPhones| Target::node(&uri, node, asked, from);
         let here: Vec<u64> = targets.iter().map(name).collect();
         for (target, phone) in targets.iter_mut().zip(&here) {
             let others = nodes_of(&nodes, *phone);
-            let others = others.map(|node| node_target(node, &Asked::Only(*phone)));
+            let others = others.map(|node| node_target(node, &AskedPhones::Only(*phone)));
             target.others.extend(others);
         }
         for choice in choose(&nodes, &here) {
@@ -360,9 +361,9 @@ mod tests {
     }
 
     /// For each request the number of its node, its phones, and the numbers of the other nodes.
-    fn chosen(nodes: &[NodeHop], here: &[u64]) -> Vec<(u8, Asked, Vec<u8>)> {
+    fn chosen(nodes: &[NodeHop], here: &[u64]) -> Vec<(u8, AskedPhones, Vec<u8>)> {
         let choices = choose(nodes, here).into_iter();
-        let row = |it: Choice<'_>| {
+        let row = |it: NodeRequest<'_>| {
             let others = it.others.into_iter().map(number);
             (number(it.node), it.asked, others.collect())
         };
@@ -376,10 +377,10 @@ mod tests {
             node.load = load;
         }
         into_order(&mut nodes);
-        assert_eq!(chosen(&nodes, &[]), [(2, Asked::Only(7), vec![3, 1])]);
+        assert_eq!(chosen(&nodes, &[]), [(2, AskedPhones::Only(7), vec![3, 1])]);
         nodes[1].q = 1_001;
         into_order(&mut nodes);
-        assert_eq!(chosen(&nodes, &[]), [(3, Asked::Only(7), vec![2, 1])]);
+        assert_eq!(chosen(&nodes, &[]), [(3, AskedPhones::Only(7), vec![2, 1])]);
         assert_eq!(chosen(&nodes, &[8, 7]), []);
     }
 
@@ -387,20 +388,20 @@ mod tests {
     fn each_phone_with_several_flows_has_a_request_of_its_own() {
         let nodes = [node(1, &[7, 9]), node(2, &[7, 8])];
         let expected = [
-            (1, Asked::Without(vec![7]), vec![]),
-            (1, Asked::Only(7), vec![2]),
-            (2, Asked::Without(vec![7]), vec![]),
+            (1, AskedPhones::Without(vec![7]), vec![]),
+            (1, AskedPhones::Only(7), vec![2]),
+            (2, AskedPhones::Without(vec![7]), vec![]),
         ];
         assert_eq!(chosen(&nodes, &[]), expected);
         let expected = [
-            (1, Asked::Without(vec![7]), vec![]),
-            (2, Asked::Without(vec![7]), vec![]),
+            (1, AskedPhones::Without(vec![7]), vec![]),
+            (2, AskedPhones::Without(vec![7]), vec![]),
         ];
         assert_eq!(chosen(&nodes, &[7]), expected);
         let nodes = [node(1, &[7, 7]), node(2, &[8, 7, 7])];
         let expected = [
-            (1, Asked::Only(7), vec![2]),
-            (2, Asked::Without(vec![7]), vec![]),
+            (1, AskedPhones::Only(7), vec![2]),
+            (2, AskedPhones::Without(vec![7]), vec![]),
         ];
         assert_eq!(chosen(&nodes, &[]), expected);
     }
@@ -409,7 +410,7 @@ mod tests {
     fn a_node_with_phones_that_no_other_one_has_is_asked_for_all() {
         for phones in [&[0][..], &[0, 0], &[]] {
             let nodes = [node(1, phones), node(2, &[8])];
-            let expected = [(1, Asked::All, vec![]), (2, Asked::All, vec![])];
+            let expected = [(1, AskedPhones::All, vec![]), (2, AskedPhones::All, vec![])];
             assert_eq!(chosen(&nodes, &[0]), expected, "{phones:?}");
         }
         assert_eq!(chosen(&[], &[7]), []);
@@ -418,13 +419,13 @@ mod tests {
     #[test]
     fn a_route_says_which_phones_are_asked_for() {
         for asked in [
-            Asked::All,
-            Asked::Only(u64::MAX),
-            Asked::Without(vec![7]),
-            Asked::Without(vec![7, 0xab, 1]),
+            AskedPhones::All,
+            AskedPhones::Only(u64::MAX),
+            AskedPhones::Without(vec![7]),
+            AskedPhones::Without(vec![7, 0xab, 1]),
         ] {
             let route = format!("sip:d@192.0.2.1:5060{};lr", asked.param());
-            assert_eq!(Asked::of(route.as_bytes()), Some(asked), "{route}");
+            assert_eq!(AskedPhones::of(route.as_bytes()), Some(asked), "{route}");
         }
         for param in [
             "only",
@@ -435,13 +436,13 @@ mod tests {
             "without=1.x",
         ] {
             let route = format!("sip:d@192.0.2.1:5060;{param};lr");
-            let asked = Asked::of(route.as_bytes());
+            let asked = AskedPhones::of(route.as_bytes());
             assert!(
-                matches!(asked, None | Some(Asked::All)),
+                matches!(asked, None | Some(AskedPhones::All)),
                 "{route}: {asked:?}"
             );
         }
-        let (only, without) = (Asked::Only(7), Asked::Without(vec![7]));
+        let (only, without) = (AskedPhones::Only(7), AskedPhones::Without(vec![7]));
         assert!(only.has(7) && !only.has(8) && !only.has(0));
         assert!(!without.has(7) && without.has(8) && without.has(0));
     }

@@ -65,12 +65,12 @@ impl RequestProof for RouteProof {
 mod tests {
     use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 
-    use super::super::token::{MAX_USER, Said};
+    use super::super::token::{MAX_USER, TokenContent};
     use super::*;
     use crate::flow::FlowId;
 
     fn route(proxy: &RouteTokens, token: Token) -> Vec<u8> {
-        let said = Said {
+        let said = TokenContent {
             token,
             side: None,
             phone: None,

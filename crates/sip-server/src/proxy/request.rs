@@ -9,8 +9,8 @@ use sip::uri::{SipUri, Uri};
 use sip::{Message, Method, Now};
 
 use super::identity;
-use super::moved::Moved;
-use super::nodes::{Asked, AtNodes};
+use super::moved::MovedTarget;
+use super::nodes::{AskedPhones, AtNodes};
 use super::policy::{Authenticated, BindingsLocation, Inbound, IsUser, LookedUp, Policy};
 use super::route::{Reader, Routed};
 use super::sender::Sender;
@@ -185,13 +185,13 @@ impl Proxy {
         let has_to_tag = message.to().is_ok_and(|to| to.tag.is_some());
         if within && has_to_tag {
             match self.moved(asked.now, policy, (message, &routed)) {
-                Moved::Here(aor, target) => {
+                MovedTarget::Here(aor, target) => {
                     let contacts = (target.into(), Some(aor));
                     return Ok(forward(sender(), routed, contacts, breadth));
                 }
-                Moved::Elsewhere(worker) => return Ok(Decision::Elsewhere(worker)),
-                Moved::Pending => return Ok(Decision::Pending(Some(sender()))),
-                Moved::No => {}
+                MovedTarget::Elsewhere(worker) => return Ok(Decision::Elsewhere(worker)),
+                MovedTarget::Pending => return Ok(Decision::Pending(Some(sender()))),
+                MovedTarget::No => {}
             }
         }
         routed.check_flow()?;
@@ -240,7 +240,7 @@ impl Proxy {
             flow,
             push: None,
             elsewhere: None,
-            asked: &Asked::All,
+            asked: &AskedPhones::All,
         };
         let Some(Contacts { mut targets, .. }) = self.bindings_of(now, &aor, &wanted, policy)?
         else {
@@ -319,7 +319,7 @@ impl Proxy {
                     flow: &asked.from.flow,
                     push: push_for(&asked, policy),
                     elsewhere: Some(&asked),
-                    asked: &Asked::All,
+                    asked: &AskedPhones::All,
                 };
                 match self.bindings_of(asked.now, &aor, &wanted, policy)? {
                     Some(contacts) if contacts.is_empty() => {
@@ -419,7 +419,7 @@ impl Proxy {
             LookedUp::Pending => return Ok(None),
         };
         let asked: Cow<'_, [Binding]> = match wanted.asked {
-            Asked::All => bindings.into(),
+            AskedPhones::All => bindings.into(),
             some => {
                 let phone = |binding: &Binding| self.phone_names.of(binding);
                 let bindings = bindings.iter().cloned();
@@ -653,7 +653,7 @@ pub(super) struct BindingFilter<'a> {
     /// The request, if it may go to phones at other nodes, too.
     pub(super) elsewhere: Option<&'a ReceivedRequest<'a, 'a>>,
     /// Whose bindings are asked for.
-    pub(super) asked: &'a Asked,
+    pub(super) asked: &'a AskedPhones,
 }
 
 /// The code for an address that is none.

@@ -10,7 +10,7 @@ use sip::{Message, Method};
 
 use super::Refusal;
 use super::media::RelayedDialog;
-use super::nodes::Asked;
+use super::nodes::AskedPhones;
 use super::policy::Routing;
 use super::token::{FromNode, Phone, RouteTokens, Signed, Token};
 use super::uris;
@@ -54,7 +54,7 @@ pub(super) struct Routed<'m> {
     /// Another node knows the sender, and asks for the phones that are registered here.
     pub(super) is_from_node: bool,
     /// Which of these phones.
-    pub(super) asked: Asked,
+    pub(super) asked: AskedPhones,
     /// If the media of this dialog go through a relay.
     pub(super) relayed: Option<RelayedDialog>,
 }
@@ -187,8 +187,8 @@ impl Reader<'_> {
         let from_node = from_node.filter(|_| !is_of_before);
         self.check_node(message, from_node, from)?;
         let asked = match (from_node, last_route) {
-            (Some(_), Some(route)) => Asked::of(route.uri),
-            _ => Some(Asked::All),
+            (Some(_), Some(route)) => AskedPhones::of(route.uri),
+            _ => Some(AskedPhones::All),
         };
         Ok(Routed {
             uri: self.without_own_maddr(uri),
@@ -208,8 +208,8 @@ impl Reader<'_> {
         })
     }
 
-    /// How many values in front are this server's, and are removed in this pass. Adds their tokens. If the request passes
-    /// this server again, returns the address of this server in the next value.
+    /// How many values in front are this server's, and are removed in this pass. Adds their tokens. If the request
+    /// passes this server again, returns the address of this server in the next value.
     fn own_values(
         &self,
         routes: &[NameAddr<'_>],

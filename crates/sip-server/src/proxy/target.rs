@@ -10,7 +10,7 @@ use sip::uri::{Uri, starts_with_sips};
 
 use super::config::Forking;
 use super::moved;
-use super::nodes::{Asked, NodeHop, transport_of};
+use super::nodes::{AskedPhones, NodeHop, transport_of};
 use super::uris::request_uri;
 use crate::AorKey;
 use crate::flow::{FlowAvailability, FlowId, Runs};
@@ -124,7 +124,7 @@ impl Target {
     }
 
     /// Another node. Its Route value gets a token when the request is sent.
-    pub(super) fn node(uri: &[u8], hop: &NodeHop, asked: &Asked, own: &FlowId) -> Target {
+    pub(super) fn node(uri: &[u8], hop: &NodeHop, asked: &AskedPhones, own: &FlowId) -> Target {
         let flow = Flow {
             transport: match hop.is_tls {
                 true => Transport::Tls,

@@ -9,10 +9,10 @@
 //!               MAC over all of this and the Call-ID (64 bits)
 //! ```
 //!
-//! The side is 0 unless the media of the call go through a relay. A token with a phone says whose flow it names, so that
-//! requests find the phone at a later flow ([`super::moved`]). Of the address of record and of the phone, it has keyed
-//! hashes. They are others in each call, so these hashes do not show that two tokens belong to one user. The flow is
-//! readable, and shows the address of the phone.
+//! The side is 0 unless the media of the call go through a relay. A token with a phone says whose flow it names, so
+//! that requests find the phone at a later flow ([`super::moved`]). Of the address of record and of the phone, it has
+//! keyed hashes. They are others in each call, so these hashes do not show that two tokens belong to one user. The flow
+//! is readable, and shows the address of the phone.
 //!
 //! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
 
@@ -98,7 +98,7 @@ impl Phone {
 
 /// What a token of a dialog says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct TokenContent {
     pub(super) token: Token,
     /// The side that it leads to, if the media of the dialog go through a relay.
     pub(super) side: Option<DialogSide>,
@@ -106,9 +106,9 @@ pub(super) struct Said {
     pub(super) phone: Option<Phone>,
 }
 
-impl From<Token> for Said {
-    fn from(token: Token) -> Said {
-        Said {
+impl From<Token> for TokenContent {
+    fn from(token: Token) -> TokenContent {
+        TokenContent {
             token,
             side: None,
             phone: None,
@@ -168,7 +168,7 @@ impl RouteTokens {
     /// The user of a Record-Route URI in a request with this Call-ID.
     pub(super) fn write<'b>(
         &self,
-        said: &Said,
+        said: &TokenContent,
         call_id: &[u8],
         buffer: &'b mut [u8; MAX_USER],
     ) -> &'b [u8] {
@@ -259,7 +259,7 @@ impl RouteTokens {
     /// What the user of a Route URI says in a request with this Call-ID; `None` if it is not one of ours.
     pub(super) fn read(&self, user: &[u8], call_id: &[u8]) -> Option<Signed> {
         if let [MARK, digits @ ..] = user
-            && let Some(Said { token, side, phone }) = self.read_dialog(digits, call_id)
+            && let Some(TokenContent { token, side, phone }) = self.read_dialog(digits, call_id)
         {
             return Some(Signed {
                 token,
@@ -277,7 +277,7 @@ impl RouteTokens {
         })
     }
 
-    fn read_dialog(&self, digits: &[u8], call_id: &[u8]) -> Option<Said> {
+    fn read_dialog(&self, digits: &[u8], call_id: &[u8]) -> Option<TokenContent> {
         // The decoder asks for room for whole groups of digits.
         let mut signed = [0; MAX_USER];
         let len = URL_SAFE_NO_PAD.decode_slice(digits, &mut signed).ok()?;
@@ -325,7 +325,7 @@ impl RouteTokens {
             }
             _ => return None,
         };
-        Some(Said { token, side, phone })
+        Some(TokenContent { token, side, phone })
     }
 }
 
@@ -399,12 +399,12 @@ mod tests {
             let both = sides
                 .into_iter()
                 .flat_map(move |side| phones.map(|it| (side, it)));
-            both.map(move |(side, phone)| Said { token, side, phone })
+            both.map(move |(side, phone)| TokenContent { token, side, phone })
         };
         for said in all().into_iter().flat_map(said) {
             let mut buffer = [0; MAX_USER];
             let user = tokens().write(&said, b"1@a", &mut buffer);
-            let Said { token, side, phone } = said;
+            let TokenContent { token, side, phone } = said;
             let is_path = false;
             let read = Some(Signed {
                 token,
@@ -425,7 +425,7 @@ mod tests {
     fn a_changed_token_is_none_of_ours() {
         for token in all() {
             let mut buffer = [0; MAX_USER];
-            let said = Said {
+            let said = TokenContent {
                 token,
                 side: DialogSide::of(2, 7),
                 phone: Some(PHONE),
@@ -472,7 +472,7 @@ mod tests {
         let phone = Some(PHONE);
         for token in all() {
             let (side, mut buffer) = (None, [0; MAX_USER]);
-            let said = Said { token, side, phone };
+            let said = TokenContent { token, side, phone };
             let user = epoch(5).write(&said, b"1@a", &mut buffer).to_vec();
             let expected = Signed {
                 token,
@@ -493,7 +493,7 @@ mod tests {
     fn the_hashes_in_the_tokens_of_two_calls_differ() {
         let written = |call: &[u8]| {
             let identity = tokens().identity(7, call);
-            let said = Said {
+            let said = TokenContent {
                 phone: Some(Phone { identity, ..PHONE }),
                 ..Token::Pass.into()
             };

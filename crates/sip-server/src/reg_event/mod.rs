@@ -119,7 +119,7 @@ struct Subscription {
 
 /// An address of record with subscriptions.
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedAor {
     contacts: Contacts,
     slots: Vec<u32>,
 }
@@ -139,7 +139,7 @@ pub struct RegEvents {
     number: u16,
     /// The first byte of its marks.
     user: u8,
-    watched: HashMap<Box<[u8]>, Watched>,
+    watched: HashMap<Box<[u8]>, WatchedAor>,
     slots: Vec<(u32, Option<Box<Subscription>>)>,
     free: Vec<u32>,
     wheel: Wheel<TICK_NS>,

@@ -9,7 +9,7 @@ use super::call::{Call, CallSender, Called};
 use super::config::{Action, Failures, Hunt, Next};
 use super::health::FULL_SHARE;
 use super::hunt::{self, Candidate};
-use super::matching::Found;
+use super::matching::MatchingRoute;
 use super::rewrite;
 use super::table::{Compiled, Table, TrunkEntry};
 
@@ -326,7 +326,7 @@ fn continues(compiled: &Compiled) -> bool {
     all.iter().any(|next| *next != Next::Stop)
 }
 
-fn label(compiled: &Compiled, found: &Found, called: &[u8]) -> String {
+fn label(compiled: &Compiled, found: &MatchingRoute, called: &[u8]) -> String {
     let prefix = called.get(..usize::from(found.len.0)).unwrap_or_default();
     match prefix {
         [] => format!("route `{}`", compiled.route.name),

@@ -8,7 +8,7 @@ use super::table::{Compiled, Table};
 
 /// A route whose prefix matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Found {
+pub(super) struct MatchingRoute {
     priority: Reverse<u16>,
     /// How long its longest prefix is that matches.
     pub(super) len: Reverse<u16>,
@@ -49,11 +49,11 @@ impl Mismatch {
 
 impl Table {
     /// The routes whose prefix matches, in the order in which they are tried.
-    pub(super) fn found(&self, called: &[u8]) -> Vec<Found> {
+    pub(super) fn found(&self, called: &[u8]) -> Vec<MatchingRoute> {
         let mut all = Vec::with_capacity(16);
         let found = |route: u32, len: usize| {
             let compiled = self.routes.get(route as usize);
-            Found {
+            MatchingRoute {
                 priority: Reverse(compiled.map_or(0, |it| it.route.priority)),
                 len: Reverse(len as u16),
                 route,
@@ -62,7 +62,10 @@ impl Table {
         for (prefix, routes) in self.prefixes.matches(called) {
             for route in routes {
                 // The longest prefix of a route counts, and comes first.
-                if !all.iter().any(|earlier: &Found| earlier.route == *route) {
+                if !all
+                    .iter()
+                    .any(|earlier: &MatchingRoute| earlier.route == *route)
+                {
                     all.push(found(*route, prefix.len()));
                 }
             }

@@ -226,7 +226,9 @@ impl KeepAlive {
             return PING.into();
         }
         let kind = BINDING_REQUEST.to_be_bytes();
-        [&kind[..], &[0, 0], &MAGIC_COOKIE, &self.id].concat().into()
+        [&kind[..], &[0, 0], &MAGIC_COOKIE, &self.id]
+            .concat()
+            .into()
     }
 
     /// The type of a response to the Binding request in progress.
@@ -374,7 +376,10 @@ mod tests {
         assert_eq!(flow.poll_timeout(), None);
         // What comes later changes nothing.
         flow.handle_pong(failed);
-        assert_eq!((flow.poll_timeout(), flow.handle_timeout(failed)), (None, None));
+        assert_eq!(
+            (flow.poll_timeout(), flow.handle_timeout(failed)),
+            (None, None)
+        );
     }
 
     #[test]
@@ -442,7 +447,8 @@ mod tests {
         flow.handle_stun(due, &success).unwrap();
         let next = flow.poll_timeout();
         assert!(next > Some(due.plus(RTO)));
-        flow.handle_stun(due, &response(&request, BINDING_ERROR, b"")).unwrap();
+        flow.handle_stun(due, &response(&request, BINDING_ERROR, b""))
+            .unwrap();
         assert_eq!(flow.poll_timeout(), next);
     }
 
@@ -451,7 +457,8 @@ mod tests {
         let mut flow = flow(Transport::Udp, None);
         // The transaction ID and the attribute of the test vector.
         flow.id = *b"\xb7\xe7\xa7\x01\xbc\x34\xd6\x86\xfa\x87\xdf\xae";
-        let value = b"\x00\x02\xa1\x47\x01\x13\xa9\xfa\xa5\xd3\xf1\x79\xbc\x25\xf4\xb5\xbe\xd2\xb9\xd9";
+        let value =
+            b"\x00\x02\xa1\x47\x01\x13\xa9\xfa\xa5\xd3\xf1\x79\xbc\x25\xf4\xb5\xbe\xd2\xb9\xd9";
         let expected = "[2001:db8:1234:5678:11:2233:4455:6677]:32853";
         assert_eq!(flow.xored_address(value), Some(expected.parse().unwrap()));
     }

@@ -173,7 +173,7 @@ impl World {
             self.look_ups += asked.len() as u64;
             asked
                 .iter()
-                .for_each(|aor| bindings.answer(aor, &Some(Arc::default())));
+                .for_each(|aor| bindings.finish_find(aor, &Some(Arc::default())));
         }
     }
 

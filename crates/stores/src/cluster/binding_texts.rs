@@ -18,7 +18,7 @@ const PURPOSE: &str = "binding";
 
 /// What the engine has of one binding, behind a MAC.
 #[derive(Debug, Serialize, Deserialize)]
-struct Text {
+struct BindingText {
     /// The address of record in hexadecimal digits, because it is not always text.
     aor: String,
     node: String,
@@ -76,7 +76,7 @@ impl Owner<'_> {
         });
         let bindings: Vec<SharedBinding> = aged.collect();
         let entries = bindings.iter().map(|binding| {
-            let text = Text {
+            let text = BindingText {
                 aor: hex.clone(),
                 node: self.node.to_owned(),
                 id: binding.id,
@@ -111,7 +111,7 @@ impl Owner<'_> {
         request: &BindRequest,
         conflict: &Conflict,
     ) -> Result<Option<(String, MovedBinding)>, Forged> {
-        let text = self.seal.verify::<Text>(PURPOSE, &conflict.text);
+        let text = self.seal.verify::<BindingText>(PURPOSE, &conflict.text);
         let text = text.ok_or(Forged)?;
         let mut bindings = request.bindings.iter();
         let (Some(own), Some(register)) = (bindings.find(|it| it.id == text.id), text.register)
@@ -144,7 +144,7 @@ impl Owner<'_> {
         let mut nodes: Vec<AtNode> = Vec::new();
         let mut forged = 0;
         for text in texts {
-            let Some(text) = self.seal.verify::<Text>(PURPOSE, text) else {
+            let Some(text) = self.seal.verify::<BindingText>(PURPOSE, text) else {
                 forged += 1;
                 continue;
             };

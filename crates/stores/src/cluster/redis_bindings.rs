@@ -46,8 +46,8 @@ end
 /// KEYS: the address. ARGV: node, age of the state, then for each binding: field, call, CSeq, age, time to live, text.
 /// Returns how many bindings are older than those of other nodes, or too many. Then come the bindings that another node
 /// had, too: 1 if this node has the later REGISTER or 0 if the other one has it, and the text of the other node. A node
-/// knows the order of its own REGISTERs. So its new binding replaces its earlier one, whatever the CSeq: a phone that has
-/// restarted may begin with a lower one. A request with a binding that is too long changes nothing.
+/// knows the order of its own REGISTERs. So its new binding replaces its earlier one, whatever the CSeq: a phone that
+/// has restarted may begin with a lower one. A request with a binding that is too long changes nothing.
 pub(super) const BIND: &str = script!(
     r"
 local node, stored, kept, count, older, last, conflicts = ARGV[1], {}, {}, 0, 0, now, {}
@@ -192,9 +192,14 @@ mod needs_packages {
     const AOR: &[u8] = b"alice@example.com";
 
     /// One binding: field, call, CSeq, age, text.
-    type Given<'g> = (&'g str, &'g str, u32, u64, &'g str);
+    type GivenBinding<'g> = (&'g str, &'g str, u32, u64, &'g str);
 
-    fn bind(redis: &TestRedis, engine: &RedisEngine, node: &str, given: &[Given<'_>]) -> u64 {
+    fn bind(
+        redis: &TestRedis,
+        engine: &RedisEngine,
+        node: &str,
+        given: &[GivenBinding<'_>],
+    ) -> u64 {
         written(redis, engine, node, given).older
     }
 
@@ -202,9 +207,9 @@ mod needs_packages {
         redis: &TestRedis,
         engine: &RedisEngine,
         node: &str,
-        given: &[Given<'_>],
+        given: &[GivenBinding<'_>],
     ) -> BindOutcome {
-        let entry = |(field, call, cseq, age_ms, text): &Given<'_>| BindEntry {
+        let entry = |(field, call, cseq, age_ms, text): &GivenBinding<'_>| BindEntry {
             field: (*field).to_owned(),
             call: (*call).to_owned(),
             cseq: *cseq,
@@ -235,7 +240,7 @@ mod needs_packages {
     fn an_older_register_does_not_replace_a_newer_one_rfc3261_10_3() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
-        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        let bind = |node, given: &[GivenBinding<'_>]| bind(&redis, &engine, node, given);
         assert_eq!(bind("a", &[("1", "c", 5, 0, "a 5")]), 0);
         // The same Call-ID: CSeq decides, whenever the REGISTER came.
         assert_eq!(bind("b", &[("1", "c", 4, 0, "b 4")]), 1);
@@ -258,7 +263,7 @@ mod needs_packages {
     fn a_binding_of_two_nodes_is_named_with_the_text_of_the_other_node() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
-        let bind = |node, given: &[Given<'_>]| {
+        let bind = |node, given: &[GivenBinding<'_>]| {
             let all = written(&redis, &engine, node, given).conflicts;
             let all = all.into_iter();
             all.map(|it| (it.is_accepted, it.text)).collect::<Vec<_>>()
@@ -280,7 +285,7 @@ mod needs_packages {
     fn one_register_at_two_nodes_stays_at_the_first_and_has_not_moved() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
-        let bind = |node, given: Given<'_>| written(&redis, &engine, node, &[given]);
+        let bind = |node, given: GivenBinding<'_>| written(&redis, &engine, node, &[given]);
         let older = BindOutcome {
             older: 1,
             conflicts: Vec::new(),
@@ -302,7 +307,7 @@ mod needs_packages {
     fn a_node_removes_its_own_bindings_and_a_late_register_does_not_bring_them_back() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
-        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        let bind = |node, given: &[GivenBinding<'_>]| bind(&redis, &engine, node, given);
         assert_eq!(
             bind("a", &[("1", "c", 7, 0, "a 1"), ("2", "d", 1, 0, "a 2")]),
             0
@@ -323,7 +328,7 @@ mod needs_packages {
     fn a_phone_that_starts_again_at_its_node_may_begin_with_a_lower_cseq() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
-        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        let bind = |node, given: &[GivenBinding<'_>]| bind(&redis, &engine, node, given);
         assert_eq!(bind("a", &[("1", "c", 7, 0, "a 7")]), 0);
         assert_eq!(bind("a", &[]), 0);
         assert!(found(&redis, &engine).is_empty());
@@ -337,10 +342,10 @@ mod needs_packages {
     fn what_other_nodes_have_is_not_removed_for_want_of_room() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
-        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        let bind = |node, given: &[GivenBinding<'_>]| bind(&redis, &engine, node, given);
         let fields: Vec<String> = (0..100).map(|number| number.to_string()).collect();
-        let of = |number: usize| -> Given<'_> { (&fields[number], "c", 1, 0, "a") };
-        let all: Vec<Given<'_>> = (0..100).map(of).collect();
+        let of = |number: usize| -> GivenBinding<'_> { (&fields[number], "c", 1, 0, "a") };
+        let all: Vec<GivenBinding<'_>> = (0..100).map(of).collect();
         let extra = ("x", "d", 1, 0, "b");
         assert_eq!(bind("a", &all), 0);
         assert_eq!(bind("b", &[extra]), 1);
@@ -368,7 +373,7 @@ mod needs_packages {
         options.url += "?user=hairpin&pass=PASSWORD";
         let engine = RedisEngine::new(&options, "hairpin").unwrap();
         redis.ask(&["hset", "hairpin:sip:alice@example.com", "9", "nonsense"]);
-        let bind = |given: &[Given<'_>]| bind(&redis, &engine, "a", given);
+        let bind = |given: &[GivenBinding<'_>]| bind(&redis, &engine, "a", given);
         assert_eq!(bind(&[("1", "c", 1, 0, "a 1"), ("2", "c", 1, 0, "a 2")]), 0);
         assert_eq!(bind(&[("1", "c", 2, 0, "a 1")]), 0);
         assert_eq!(found(&redis, &engine), ["a 1"]);
@@ -400,7 +405,7 @@ mod needs_packages {
         // A later REGISTER of each binding, and an earlier one.
         let given = |cseq, age_ms| {
             let all = fields.iter();
-            let all = all.map(|field| -> Given<'_> { (field, "c", cseq, age_ms, "a") });
+            let all = all.map(|field| -> GivenBinding<'_> { (field, "c", cseq, age_ms, "a") });
             all.collect::<Vec<_>>()
         };
         for (cseq, age_ms, is_accepted) in [(2, 0, true), (0, 9_000, false)] {

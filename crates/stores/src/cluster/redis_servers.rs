@@ -32,21 +32,21 @@ const COUNT_AGAIN: Duration = Duration::from_secs(5);
 
 /// A connection to a server that has the scripts.
 #[derive(Clone, Debug)]
-struct Connected {
+struct ConnectedServer {
     connection: MultiplexedConnection,
     /// The names of the scripts there: their hashes.
     hashes: Arc<[String]>,
 }
 
-impl Connected {
-    async fn new(client: &Client) -> Result<Connected, RedisError> {
+impl ConnectedServer {
+    async fn new(client: &Client) -> Result<ConnectedServer, RedisError> {
         let mut connection = connect(client).await?;
         let mut load = pipe();
         for script in SCRIPTS {
             load.cmd("SCRIPT").arg("LOAD").arg(script.source());
         }
         let hashes: Vec<String> = load.query_async(&mut connection).await?;
-        Ok(Connected {
+        Ok(ConnectedServer {
             connection,
             hashes: hashes.into(),
         })
@@ -65,7 +65,7 @@ async fn connect(client: &Client) -> Result<MultiplexedConnection, RedisError> {
 #[derive(Debug)]
 struct Server {
     address: String,
-    link: Mutex<Link>,
+    link: Mutex<ServerLink>,
 }
 
 impl Server {
@@ -76,8 +76,8 @@ impl Server {
 }
 
 #[derive(Debug, Default)]
-struct Link {
-    open: Option<Connected>,
+struct ServerLink {
+    open: Option<ConnectedServer>,
     retry_at: Option<Instant>,
 }
 
@@ -127,7 +127,7 @@ struct State {
 }
 
 /// Calls for one server.
-struct Part {
+struct ServerCalls {
     server: Arc<Server>,
     /// Keys move to this server.
     is_asking: bool,
@@ -214,7 +214,7 @@ impl Servers {
     /// One request to each server, all at the same time.
     async fn round<T: FromRedisValue>(
         &self,
-        parts: Vec<Part>,
+        parts: Vec<ServerCalls>,
         calls: &[Call],
         outcomes: &mut [Option<Outcome<T>>],
     ) {
@@ -240,7 +240,7 @@ impl Servers {
 
     async fn send<T: FromRedisValue>(
         &self,
-        part: &Part,
+        part: &ServerCalls,
         calls: &[Call],
     ) -> Result<Vec<Result<T, RedisError>>, String> {
         let server = &part.server;
@@ -296,7 +296,7 @@ impl Servers {
     }
 
     /// The calls that other servers must get, as the answers say.
-    async fn redirected<T>(&self, map: &Map, outcomes: &[Option<Outcome<T>>]) -> Vec<Part> {
+    async fn redirected<T>(&self, map: &Map, outcomes: &[Option<Outcome<T>>]) -> Vec<ServerCalls> {
         let mut parts = Vec::new();
         let mut servers: Vec<Arc<Server>> = Vec::new();
         for (number, outcome) in outcomes.iter().enumerate() {
@@ -326,7 +326,7 @@ impl Servers {
         self.state.lock().await.is_stale = true;
     }
 
-    async fn connected(&self, server: &Arc<Server>) -> Result<Connected, StoreError> {
+    async fn connected(&self, server: &Arc<Server>) -> Result<ConnectedServer, StoreError> {
         let mut link = server.link.lock().await;
         if let Some(open) = &link.open {
             return Ok(open.clone());
@@ -335,7 +335,7 @@ impl Servers {
             let text = format!("{} has not responded a moment ago", server.address);
             return Err(StoreError::Connect(text));
         }
-        match Connected::new(&self.client(&server.address)?).await {
+        match ConnectedServer::new(&self.client(&server.address)?).await {
             Ok(connected) => {
                 link.open = Some(connected.clone());
                 link.retry_at = None;
@@ -528,11 +528,12 @@ impl Servers {
     }
 }
 
-fn add(parts: &mut Vec<Part>, server: &Arc<Server>, is_asking: bool, number: usize) {
-    let same = |part: &&mut Part| Arc::ptr_eq(&part.server, server) && part.is_asking == is_asking;
+fn add(parts: &mut Vec<ServerCalls>, server: &Arc<Server>, is_asking: bool, number: usize) {
+    let same =
+        |part: &&mut ServerCalls| Arc::ptr_eq(&part.server, server) && part.is_asking == is_asking;
     match parts.iter_mut().find(same) {
         Some(part) => part.calls.push(number),
-        None => parts.push(Part {
+        None => parts.push(ServerCalls {
             server: Arc::clone(server),
             is_asking,
             calls: vec![number],

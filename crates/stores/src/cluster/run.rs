@@ -223,8 +223,8 @@ impl Exchanges {
         }
     }
 
-    /// What to send. A retired process publishes nothing, but its clients still end by orders, and other nodes check its
-    /// certificate.
+    /// What to send. A retired process publishes nothing, but its clients still end by orders, and other nodes check
+    /// its certificate.
     fn publication(&self, name: &str) -> Publication {
         let mut directory = self.shared.directory();
         let text = match self.shared.is_retired.load(Ordering::Relaxed) {
@@ -307,8 +307,8 @@ impl Exchanges {
         }
     }
 
-    /// The engine has responded to the exchange of this time. A node that was away for longer than others try to tell it
-    /// has missed notices. So it publishes all bindings: the engine compares them with those of other nodes.
+    /// The engine has responded to the exchange of this time. A node that was away for longer than others try to tell
+    /// it has missed notices. So it publishes all bindings: the engine compares them with those of other nodes.
     fn note_presence(&mut self, sent_ms: u64) {
         let last_ms = self.present_ms.replace(sent_ms);
         let away_ms = last_ms.map_or(0, |last_ms| sent_ms.saturating_sub(last_ms));
@@ -589,7 +589,7 @@ mod tests {
             forged: 2,
             dropped: 0,
         };
-        assert_eq!(bindings.counts().received, expected);
+        assert_eq!(bindings.counters().received, expected);
         assert_eq!(bindings.take_moved(), [moved(1)]);
         assert_eq!(exchanges.shared.forged.load(Ordering::Relaxed), 2);
     }

@@ -1,8 +1,8 @@
 //! A service that looks up users over HTTP.
 //!
 //! ```text
-//! POST /path                                                  200 {"md5": "7da2..", "sha256": "53.."}, Cache-Control: max-age=60
-//! {"realm": "north.gov", "username": "gorst"}                 404: there is no such user
+//! POST /path                                                  200 {"md5": "7da2..", "sha256": "53.."}, Cache-Control:
+//! max-age=60 {"realm": "north.gov", "username": "gorst"}                 404: there is no such user
 //! ```
 //!
 //! The response to the empty name in the empty realm, which no user has, can have the SIP tables.
@@ -270,13 +270,13 @@ fn route(keys: BTreeMap<String, serde_json::Value>) -> SipRouteRow {
 
 /// The keys of a user, in hexadecimal.
 #[derive(Deserialize)]
-struct Written {
+struct WrittenKeys {
     md5: Option<String>,
     sha256: Option<String>,
 }
 
 fn parse(body: &[u8]) -> Result<Keys, StoreError> {
-    let written: Written = serde_json::from_slice(body)
+    let written: WrittenKeys = serde_json::from_slice(body)
         .map_err(|error| StoreError::Query(format!("the response is malformed: {error}")))?;
     let mut keys = Keys::default();
     for text in [&written.md5, &written.sha256].into_iter().flatten() {

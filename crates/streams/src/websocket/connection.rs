@@ -151,7 +151,7 @@ pub enum Event<'a> {
 }
 
 /// The same as [`Event`], without a borrow.
-enum Found {
+enum OwnedEvent {
     Need,
     InPlace(Kind, Range<usize>),
     Gathered(Kind),
@@ -268,14 +268,14 @@ impl WebSocket {
         let mut used = 0;
         let found = self.find(input, &mut used, out);
         let event = match found {
-            Found::Need => Event::Need,
-            Found::Alive => Event::Alive,
-            Found::Ended(end) => Event::Ended(end),
-            Found::InPlace(kind, range) => Event::Message {
+            OwnedEvent::Need => Event::Need,
+            OwnedEvent::Alive => Event::Alive,
+            OwnedEvent::Ended(end) => Event::Ended(end),
+            OwnedEvent::InPlace(kind, range) => Event::Message {
                 kind,
                 payload: &input[range],
             },
-            Found::Gathered(kind) => {
+            OwnedEvent::Gathered(kind) => {
                 self.is_handed_out = true;
                 Event::Message {
                     kind,
@@ -286,11 +286,11 @@ impl WebSocket {
         (used, event)
     }
 
-    fn find(&mut self, input: &mut [u8], used: &mut usize, out: &mut Vec<u8>) -> Found {
+    fn find(&mut self, input: &mut [u8], used: &mut usize, out: &mut Vec<u8>) -> OwnedEvent {
         loop {
             if self.state == State::Ended {
                 *used = input.len();
-                return Found::Need;
+                return OwnedEvent::Need;
             }
             let found = match self.step(input, used, out) {
                 Ok(found) => found,
@@ -308,10 +308,10 @@ impl WebSocket {
         input: &mut [u8],
         used: &mut usize,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Found>, ProtocolError> {
+    ) -> Result<Option<OwnedEvent>, ProtocolError> {
         let Some(frame) = self.frame else {
             let is_whole = self.take_header(input, used)?;
-            return Ok((!is_whole).then_some(Found::Need));
+            return Ok((!is_whole).then_some(OwnedEvent::Need));
         };
         let header = frame.header;
         // `begin` has checked the length against the limits, which are usize.
@@ -332,14 +332,14 @@ impl WebSocket {
             return if is_end {
                 self.control_frame(header.opcode, out).map(Some)
             } else {
-                Ok(Some(Found::Need))
+                Ok(Some(OwnedEvent::Need))
             };
         }
         let is_whole_frame = is_end && frame.seen == 0;
         self.data(&input[payload.clone()], is_end && header.is_final)?;
         let Some(begun) = self.message.filter(|_| is_end && header.is_final) else {
             self.gathered.extend_from_slice(&input[payload]);
-            return Ok((!is_end).then_some(Found::Need));
+            return Ok((!is_end).then_some(OwnedEvent::Need));
         };
         self.message = None;
         if self.state != State::Open {
@@ -349,10 +349,10 @@ impl WebSocket {
         }
         // The usual case: the message is in one piece of `input`, and is not copied.
         if is_whole_frame && begun.frames == 1 {
-            return Ok(Some(Found::InPlace(begun.kind, payload)));
+            return Ok(Some(OwnedEvent::InPlace(begun.kind, payload)));
         }
         self.gathered.extend_from_slice(&input[payload]);
-        Ok(Some(Found::Gathered(begun.kind)))
+        Ok(Some(OwnedEvent::Gathered(begun.kind)))
     }
 
     /// Checks the payload of a message.
@@ -440,22 +440,30 @@ impl WebSocket {
         Ok(())
     }
 
-    fn control_frame(&mut self, opcode: Opcode, out: &mut Vec<u8>) -> Result<Found, ProtocolError> {
+    fn control_frame(
+        &mut self,
+        opcode: Opcode,
+        out: &mut Vec<u8>,
+    ) -> Result<OwnedEvent, ProtocolError> {
         let payload = self.control;
         let payload = &payload[..self.control_length];
         match opcode {
             Opcode::Close => self.close_frame(payload, out),
             Opcode::Ping if self.state == State::Open => {
                 self.write(Opcode::Pong, payload, out);
-                Ok(Found::Alive)
+                Ok(OwnedEvent::Alive)
             }
-            _ => Ok(Found::Alive),
+            _ => Ok(OwnedEvent::Alive),
         }
     }
 
     /// Handles the peer's Close frame. Unless this side has sent one, it replies with the same status code
     /// (RFC 6455 §5.5.1).
-    fn close_frame(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<Found, ProtocolError> {
+    fn close_frame(
+        &mut self,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<OwnedEvent, ProtocolError> {
         let code = match payload.split_first_chunk() {
             Some((code, reason)) => {
                 let code = u16::from_be_bytes(*code);
@@ -475,13 +483,13 @@ impl WebSocket {
             self.write(Opcode::Close, echoed.as_ref().map_or(&[], |code| code), out);
         }
         self.end();
-        Ok(Found::Ended(End::Closed(code)))
+        Ok(OwnedEvent::Ended(End::Closed(code)))
     }
 
-    fn fail(&mut self, error: ProtocolError, out: &mut Vec<u8>) -> Found {
+    fn fail(&mut self, error: ProtocolError, out: &mut Vec<u8>) -> OwnedEvent {
         self.close(error.close_code(), "", out);
         self.end();
-        Found::Ended(End::Failed(error))
+        OwnedEvent::Ended(End::Failed(error))
     }
 
     fn end(&mut self) {

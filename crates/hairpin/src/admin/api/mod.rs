@@ -33,7 +33,7 @@ use crate::control::{Change, ChangeSender, Shared, nodes, status};
 use access::Caller;
 use directory::Open;
 use problem::Problem;
-use routes::{Found, Match, Operation};
+use routes::{Match, Operation, RouteSearch};
 use values::Query;
 
 /// The path prefix of the API.
@@ -119,9 +119,9 @@ impl Api {
             method => method.as_str(),
         };
         let found = match routes::find(method, path) {
-            Found::Route(found) => found,
-            Found::OtherMethods(methods) => return Ok(other_methods(&methods)),
-            Found::Nothing => {
+            RouteSearch::Route(found) => found,
+            RouteSearch::OtherMethods(methods) => return Ok(other_methods(&methods)),
+            RouteSearch::Nothing => {
                 let message =
                     format!("{BASE}{path} does not exist: {BASE}/openapi.json lists all paths");
                 return Err(Problem::not_found(message));

@@ -565,7 +565,7 @@ pub(super) struct Match<'a> {
 
 /// The result of a search for a path below `/api/v1`.
 #[derive(Clone, Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum RouteSearch<'a> {
     Route(Match<'a>),
     /// The path exists, but not with this method. These are its methods.
     OtherMethods(Vec<&'static str>),
@@ -573,7 +573,7 @@ pub(super) enum Found<'a> {
 }
 
 /// Finds a route.
-pub(super) fn find<'a>(method: &str, path: &'a str) -> Found<'a> {
+pub(super) fn find<'a>(method: &str, path: &'a str) -> RouteSearch<'a> {
     let of_path = ROUTES.iter().filter_map(|route| {
         let name = fits(route.path, path)?;
         Some(Match { route, name })
@@ -581,9 +581,9 @@ pub(super) fn find<'a>(method: &str, path: &'a str) -> Found<'a> {
     let of_path: Vec<_> = of_path.collect();
     let found = of_path.iter().find(|found| found.route.method == method);
     match found {
-        Some(found) => Found::Route(*found),
-        None if of_path.is_empty() => Found::Nothing,
-        None => Found::OtherMethods(of_path.iter().map(|found| found.route.method).collect()),
+        Some(found) => RouteSearch::Route(*found),
+        None if of_path.is_empty() => RouteSearch::Nothing,
+        None => RouteSearch::OtherMethods(of_path.iter().map(|found| found.route.method).collect()),
     }
 }
 
@@ -602,17 +602,17 @@ mod tests {
 
     #[test]
     fn paths_lead_to_routes() {
-        let Found::Route(found) = find("PUT", "/users/ann%2F1") else {
+        let RouteSearch::Route(found) = find("PUT", "/users/ann%2F1") else {
             panic!("it is a route");
         };
         assert_eq!(
             (found.route.operation, found.name),
             (Operation::PutUser, Some("ann%2F1"))
         );
-        assert!(matches!(find("GET", "/users/"), Found::Nothing));
-        assert!(matches!(find("GET", "/users/a/b"), Found::Nothing));
+        assert!(matches!(find("GET", "/users/"), RouteSearch::Nothing));
+        assert!(matches!(find("GET", "/users/a/b"), RouteSearch::Nothing));
         match find("PUT", "/drain") {
-            Found::OtherMethods(methods) => assert_eq!(methods, ["POST", "DELETE"]),
+            RouteSearch::OtherMethods(methods) => assert_eq!(methods, ["POST", "DELETE"]),
             other => panic!("{other:?}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use clap::CommandFactory as _;
 
-use super::routes::{Found, find};
+use super::routes::{RouteSearch, find};
 use crate::api_client::verbs;
 use crate::cli::Cli;
 use crate::control::protocol::Command;
@@ -60,7 +60,7 @@ fn the_api_has_each_command_of_the_control_socket_with_its_arguments() {
         };
         assert!(!AT_THE_SOCKET_ONLY.contains(&command), "{command:?}");
         let path = verb.path.replace("{id}", "0-1-2");
-        let Found::Route(found) = find(verb.method, &path) else {
+        let RouteSearch::Route(found) = find(verb.method, &path) else {
             panic!("the API has no {} {path} for {command:?}", verb.method);
         };
         for name in verb.parameters {
@@ -114,7 +114,7 @@ fn each_command_line_about_a_server_works_over_the_api() {
         let operations = OPERATIONS.iter().find(|(known, _)| known == path);
         let (_, operations) = operations.unwrap_or_else(|| panic!("{path} is not in the table"));
         for (method, path) in *operations {
-            let is_there = matches!(find(method, path), Found::Route(_));
+            let is_there = matches!(find(method, path), RouteSearch::Route(_));
             assert!(is_there, "the API has no {method} {path}");
         }
         count += 1;

@@ -2,7 +2,7 @@
 //! are.
 
 use super::limits::some;
-use super::system::Said;
+use super::system::ProgramOutcome;
 use super::{CheckedHost, Finding};
 use crate::config::PinWorkers;
 
@@ -52,7 +52,9 @@ pub(super) fn queues(host: &CheckedHost<'_>) -> Vec<Finding> {
             ))];
         }
         let most = match host.system.run(&format!("ethtool -l {name}")) {
-            Said::Text(text) => value(&text, MAXIMUMS, "Combined").or(value(&text, MAXIMUMS, "RX")),
+            ProgramOutcome::Text(text) => {
+                value(&text, MAXIMUMS, "Combined").or(value(&text, MAXIMUMS, "RX"))
+            }
             _ => None,
         };
         let most = most.and_then(|most| usize::try_from(most).ok());
@@ -83,15 +85,15 @@ pub(super) fn rss(host: &CheckedHost<'_>) -> Vec<Finding> {
         }
         let family = |flow: &str| {
             match host.system.run(&format!("ethtool -n {name} rx-flow-hash {flow}")) {
-            Said::Text(text) if text.contains("L4 bytes 0 & 1") && text.contains("L4 bytes 2 & 3") => {
+            ProgramOutcome::Text(text) if text.contains("L4 bytes 0 & 1") && text.contains("L4 bytes 2 & 3") => {
                 Finding::good(format!("{name} spreads {flow} over its queues by addresses and ports"))
             }
-            Said::Text(_) => Finding::warning(format!(
+            ProgramOutcome::Text(_) => Finding::warning(format!(
                 "{name} spreads {flow} over its queues by addresses only: all clients behind one NAT share a queue"
             ))
             .fix(format!("ethtool -N {name} rx-flow-hash {flow} sdfn")),
-            Said::Missing => Finding::skipped("ethtool is not installed, so nobody can ask for the hash (apt-get install ethtool)"),
-            Said::Failed(why) => Finding::skipped(format!("{name} does not tell how it spreads {flow}: {why}")),
+            ProgramOutcome::Missing => Finding::skipped("ethtool is not installed, so nobody can ask for the hash (apt-get install ethtool)"),
+            ProgramOutcome::Failed(why) => Finding::skipped(format!("{name} does not tell how it spreads {flow}: {why}")),
         }
         };
         let mut found = vec![family("udp4"), family("udp6")];
@@ -221,13 +223,13 @@ pub(super) fn rings(host: &CheckedHost<'_>) -> Vec<Finding> {
             .map(|count| format!("; it has lost {count} packets"))
             .unwrap_or_default();
         let text = match host.system.run(&format!("ethtool -g {name}")) {
-            Said::Text(text) => text,
-            Said::Missing => {
+            ProgramOutcome::Text(text) => text,
+            ProgramOutcome::Missing => {
                 return vec![Finding::skipped(
                     "ethtool is not installed, so nobody can ask for the rings (apt-get install ethtool)",
                 )];
             }
-            Said::Failed(why) => {
+            ProgramOutcome::Failed(why) => {
                 return vec![Finding::skipped(format!(
                     "{name} does not tell its rings: {why}"
                 ))];

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::limits::{covers, dashed, listening_ports, ranges};
-use super::system::Said;
+use super::system::ProgramOutcome;
 use super::{CheckedHost, Finding};
 
 /// A chain.
@@ -26,13 +26,13 @@ struct Rules(Vec<Chain>);
 
 pub(super) fn check(host: &CheckedHost<'_>) -> Vec<Finding> {
     let text = match host.system.run("nft list ruleset") {
-        Said::Text(text) => text,
-        Said::Missing => {
+        ProgramOutcome::Text(text) => text,
+        ProgramOutcome::Missing => {
             return vec![Finding::skipped(
                 "nft is not installed, so there is nothing to ask for the rules of a firewall (apt-get install nftables)",
             )];
         }
-        Said::Failed(why) => {
+        ProgramOutcome::Failed(why) => {
             return vec![Finding::skipped(format!(
                 "nft does not show its rules: {why}; run it as root"
             ))];

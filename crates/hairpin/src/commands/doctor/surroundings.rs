@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use server::certificates::Certificates;
 
 use super::limits::some;
-use super::system::Said;
+use super::system::ProgramOutcome;
 use super::{CheckedHost, Finding};
 use crate::config::{OffloadMode, is_private};
 
@@ -58,15 +58,17 @@ pub(super) fn clock(host: &CheckedHost<'_>) -> Vec<Finding> {
         .system
         .run("timedatectl show --property=NTPSynchronized --value");
     vec![match said {
-        Said::Text(text) if text.trim() == "yes" => Finding::good("the clock is synchronized"),
-        Said::Text(_) => Finding::warning(
+        ProgramOutcome::Text(text) if text.trim() == "yes" => {
+            Finding::good("the clock is synchronized")
+        }
+        ProgramOutcome::Text(_) => Finding::warning(
             "the clock is not synchronized: time-limited credentials expire too early or too late",
         )
         .fix("timedatectl set-ntp true"),
-        Said::Missing => Finding::skipped(
+        ProgramOutcome::Missing => Finding::skipped(
             "timedatectl is not installed: find out in another way whether the clock is synchronized",
         ),
-        Said::Failed(why) => Finding::skipped(format!(
+        ProgramOutcome::Failed(why) => Finding::skipped(format!(
             "timedatectl does not tell whether the clock is synchronized: {why}"
         )),
     }]

@@ -12,7 +12,7 @@ use server::{AddressFamily, QueueInterrupt, queue_interrupts};
 
 /// The outcome of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum ProgramOutcome {
     Text(String),
     /// The program is not installed.
     Missing,
@@ -78,11 +78,11 @@ impl System {
     }
 
     /// Runs a program of the system.
-    pub(super) fn run(&self, command: &str) -> Said {
+    pub(super) fn run(&self, command: &str) -> ProgramOutcome {
         if !self.is_real {
             return self
                 .read(&place_of(command))
-                .map_or(Said::Missing, Said::Text);
+                .map_or(ProgramOutcome::Missing, ProgramOutcome::Text);
         }
         let mut words = command.split_whitespace();
         let mut program = Command::new(words.next().unwrap_or_default());
@@ -92,14 +92,14 @@ impl System {
         program.env("LC_ALL", "C").args(words).stdin(Stdio::null());
         match program.output() {
             Ok(output) if output.status.success() => {
-                Said::Text(String::from_utf8_lossy(&output.stdout).into_owned())
+                ProgramOutcome::Text(String::from_utf8_lossy(&output.stdout).into_owned())
             }
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr);
-                Said::Failed(text.lines().next().unwrap_or("it failed").to_owned())
+                ProgramOutcome::Failed(text.lines().next().unwrap_or("it failed").to_owned())
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Said::Missing,
-            Err(error) => Said::Failed(error.to_string()),
+            Err(error) if error.kind() == ErrorKind::NotFound => ProgramOutcome::Missing,
+            Err(error) => ProgramOutcome::Failed(error.to_string()),
         }
     }
 
@@ -249,8 +249,17 @@ mod tests {
     #[test]
     fn a_missing_program_differs_from_one_that_fails() {
         let system = System::real();
-        assert_eq!(system.run("hairpin-no-such-program"), Said::Missing);
-        assert!(matches!(system.run("ls /nonexistent"), Said::Failed(_)));
-        assert_eq!(system.run("echo a b"), Said::Text("a b\n".to_owned()));
+        assert_eq!(
+            system.run("hairpin-no-such-program"),
+            ProgramOutcome::Missing
+        );
+        assert!(matches!(
+            system.run("ls /nonexistent"),
+            ProgramOutcome::Failed(_)
+        ));
+        assert_eq!(
+            system.run("echo a b"),
+            ProgramOutcome::Text("a b\n".to_owned())
+        );
     }
 }

@@ -25,7 +25,7 @@ const MAX_PAUSE_S: u64 = 3_600;
 /// Each has a thread, and series at Prometheus.
 const MAX_TARGETS: usize = 32;
 
-type Found = Arc<Mutex<Vec<Rounds>>>;
+type SharedRounds = Arc<Mutex<Vec<Rounds>>>;
 
 /// Probes until it is ended.
 pub(super) fn run(turn: &Turn, address: SocketAddr) -> Result<ExitCode> {
@@ -33,7 +33,7 @@ pub(super) fn run(turn: &Turn, address: SocketAddr) -> Result<ExitCode> {
         Ok(prepared) => prepared,
         Err(error) => return Ok(usage(&error)),
     };
-    let found: Found = Arc::default();
+    let found: SharedRounds = Arc::default();
     let list = targets.iter();
     let list = list.map(|(args, it)| Rounds::new(&args.target, it.transport()));
     found
@@ -189,7 +189,7 @@ fn fault_of(error: &ProbeError) -> Fault {
 
 /// The page of metrics.
 #[derive(Clone)]
-struct Pages(Found);
+struct Pages(SharedRounds);
 
 impl Respond for Pages {
     async fn respond(&self, request: Incoming, _: Peer) -> Response<Body> {

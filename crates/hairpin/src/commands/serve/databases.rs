@@ -16,7 +16,7 @@ use stores::{Notice, OpenError, Shared, Source, StoreList, StoreSettings, Stores
 use super::Service;
 use super::cluster::Peers;
 use super::sip_tables;
-use super::tables::{self, Ignored, NoEffectReason, is_default};
+use super::tables::{self, IgnoredRows, NoEffectReason, is_default};
 use crate::config::{self, Config, token_key};
 
 /// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are
@@ -198,7 +198,12 @@ impl Databases {
         }
     }
 
-    fn add_token_keys(&self, settings: &mut Settings, config: &Config, ignored: &mut [Ignored]) {
+    fn add_token_keys(
+        &self,
+        settings: &mut Settings,
+        config: &Config,
+        ignored: &mut [IgnoredRows],
+    ) {
         let mut keys = config.token_keys.clone();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());

@@ -12,13 +12,13 @@ use crate::config::{Config, read_deny_files};
 type Stamp = (u64, u64, u64, i64, i64);
 
 /// A configuration, and its deny files as they were when they were last looked at.
-pub(super) struct Denied {
+pub(super) struct WatchedDenyFiles {
     /// Without the rules of the files.
     config: Config,
     stamps: Vec<Option<Stamp>>,
 }
 
-impl Denied {
+impl WatchedDenyFiles {
     /// Notes the files before anybody reads them, so that a later change is noticed.
     pub(super) fn of(config: Config) -> Self {
         let stamps = stamps(&config);

@@ -19,9 +19,9 @@ use crate::control::{self, ChangeSender, Shared};
 /// Bound sockets. They stay open after the process has handed them over, because it may have to serve again.
 #[derive(Default)]
 pub(super) struct Endpoints {
-    admin: Option<admin::Bound>,
-    control: Option<control::Bound>,
-    acme: Option<acme::Bound>,
+    admin: Option<admin::AdminSocket>,
+    control: Option<control::BoundControlSocket>,
+    acme: Option<acme::AcmeSockets>,
     serving: Option<All>,
 }
 
@@ -59,12 +59,12 @@ impl Endpoints {
 
     /// The files of the certificate that comes from an ACME server.
     pub(super) fn certificate(&self) -> Option<CertificateFiles> {
-        self.acme.as_ref().map(acme::Bound::files)
+        self.acme.as_ref().map(acme::AcmeSockets::files)
     }
 
     /// Where metrics are served.
     pub(super) fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(admin::Bound::address)
+        self.admin.as_ref().map(admin::AdminSocket::address)
     }
 
     /// The path of the control socket.
@@ -74,7 +74,7 @@ impl Endpoints {
 
     /// The addresses that clients must not relay to.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        let for_acme = self.acme.iter().flat_map(acme::Bound::listeners);
+        let for_acme = self.acme.iter().flat_map(acme::AcmeSockets::listeners);
         self.admin_address().into_iter().chain(for_acme).collect()
     }
 
@@ -133,8 +133,12 @@ impl Endpoints {
             .control
             .as_ref()
             .context("there is no control socket")?;
-        let acme = self.acme.iter().flat_map(acme::Bound::sockets);
-        let listeners = self.admin.iter().map(admin::Bound::socket).chain(acme);
+        let acme = self.acme.iter().flat_map(acme::AcmeSockets::sockets);
+        let listeners = self
+            .admin
+            .iter()
+            .map(admin::AdminSocket::socket)
+            .chain(acme);
         let copy = |listener: &TcpListener| Ok(listener.try_clone()?.into());
         Ok((
             control.copies()?,

@@ -49,13 +49,13 @@ use crate::systemd::Manager;
 use crate::telemetry::Telemetry;
 use banner::{Access, Banner};
 use databases::Databases;
-use denied::Denied;
+use denied::WatchedDenyFiles;
 use endpoints::Endpoints;
 use plan::Machine;
 pub(crate) use plan::random_secret;
-use running::{Attached, RunningServer, Sources};
+use running::{RunningServer, ServerParts, Sources};
 pub(crate) use settings::sip_settings;
-use upgrade::{InheritedProcess, Link, Successor};
+use upgrade::{InheritedProcess, PredecessorLink, Successor};
 
 /// How long the credentials of the banner are good for.
 const BANNER_CREDENTIALS: Duration = Duration::from_secs(86_400);
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut inherited = taken.as_mut().map_or(inherited, InheritedProcess::sockets);
     let mut made_up_secret = taken.as_ref().and_then(InheritedProcess::made_up_secret);
     let databases = open_databases(&config, &signals)?;
-    let denied = Denied::of(with_credentials(config, &mut made_up_secret, &databases)?);
+    let denied = WatchedDenyFiles::of(with_credentials(config, &mut made_up_secret, &databases)?);
     let mut config = denied.with_rules()?;
     let mut endpoints = Endpoints::bind(&config, &mut inherited, taken.as_mut())?;
     config.certificates.extend(endpoints.certificate());
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         batch_limit: args.batch_limit,
     };
     let others = endpoints.addresses();
-    let attached = Attached::new(&config, databases, telemetry)?;
+    let attached = ServerParts::new(&config, databases, telemetry)?;
     let running = RunningServer::start(&config, attached, &listeners, &others, &relays, sources)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&running.features());
@@ -351,7 +351,7 @@ struct Service<'a> {
     running: RunningServer,
     /// The other nodes, if there may be some.
     cluster: Option<Cluster>,
-    denied: Denied,
+    denied: WatchedDenyFiles,
     source: Arc<Source>,
     /// The endpoints respond until the end, so that a probe sees the server stop.
     endpoints: Endpoints,
@@ -362,7 +362,7 @@ struct Service<'a> {
     /// The process that takes over.
     successor: Option<Successor>,
     /// The process that this one has taken over from, while it is there.
-    predecessor: Option<Link>,
+    predecessor: Option<PredecessorLink>,
     /// Gets the state of the server.
     manager: Manager,
     /// Asks for external addresses that are not configured.

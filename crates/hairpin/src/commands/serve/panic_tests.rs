@@ -55,7 +55,7 @@ fn child() -> Result<ExitCode> {
         successor: None,
         predecessor: None,
         cluster: None,
-        denied: Denied::of(config),
+        denied: WatchedDenyFiles::of(config),
         started,
         args: &args,
         made_up_secret: None,

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::denied::Denied;
+use super::denied::WatchedDenyFiles;
 use super::{Service, log_warnings, read, with_credentials};
 use crate::config::{self, Config, Loaded};
 
@@ -72,7 +72,7 @@ impl Service<'_> {
     fn apply_with_stores(&mut self, config: Config, new: &Loaded) -> Result<Reloaded> {
         let databases = self.running.databases();
         let config = with_credentials(config, &mut self.made_up_secret, databases)?;
-        let denied = Denied::of(config);
+        let denied = WatchedDenyFiles::of(config);
         let config = denied.with_rules()?;
         let keys = config::in_force(&self.started, new);
         let applied = super::applied(&config, self.uris.clone(), keys)?;

@@ -48,7 +48,7 @@ pub(super) struct Sources {
 }
 
 /// The parts of the server beside its workers: databases, sinks of events, and the export to a collector.
-pub(super) struct Attached {
+pub(super) struct ServerParts {
     databases: Databases,
     /// The sinks of events.
     pub(super) events: Events,
@@ -56,7 +56,7 @@ pub(super) struct Attached {
     pub(super) telemetry: Telemetry,
 }
 
-impl Attached {
+impl ServerParts {
     /// Opens the sinks of events.
     pub(super) fn new(config: &Config, databases: Databases, telemetry: Telemetry) -> Result<Self> {
         Ok(Self {
@@ -71,7 +71,7 @@ impl Attached {
 pub(super) struct RunningServer {
     running: Running,
     realm: String,
-    attached: Attached,
+    attached: ServerParts,
     /// How the SIP proxy decides with the settings of the workers.
     routing: Arc<Routing>,
 }
@@ -81,7 +81,7 @@ impl RunningServer {
     /// Clients may not relay to `others`: listeners of this process beside the server's.
     pub(super) fn start(
         config: &Config,
-        attached: Attached,
+        attached: ServerParts,
         listeners: &Listeners,
         others: &[SocketAddr],
         relays: &[IpAddr],
@@ -158,7 +158,7 @@ impl RunningServer {
     #[cfg(test)]
     pub(super) fn of(running: Running, realm: &str) -> Self {
         let realm = realm.to_owned();
-        let attached = Attached {
+        let attached = ServerParts {
             databases: Databases::none(),
             events: Events::default(),
             telemetry: Telemetry::default(),
@@ -196,7 +196,7 @@ impl RunningServer {
     }
 
     /// What belongs to the server beside its workers.
-    pub(super) fn attached(&self) -> &Attached {
+    pub(super) fn attached(&self) -> &ServerParts {
         &self.attached
     }
 

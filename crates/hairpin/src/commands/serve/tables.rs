@@ -51,9 +51,9 @@ impl NoEffectReason {
 
 /// Rows of a store that have no effect because of their realm.
 #[derive(Debug, Default)]
-pub(super) struct Ignored(BTreeMap<String, (NoEffectReason, usize)>);
+pub(super) struct IgnoredRows(BTreeMap<String, (NoEffectReason, usize)>);
 
-impl Ignored {
+impl IgnoredRows {
     pub(super) fn add(&mut self, realm: &str, why: NoEffectReason) {
         let count = self.0.entry(realm.to_owned()).or_insert((why, 0));
         count.1 += 1;
@@ -62,7 +62,7 @@ impl Ignored {
 
 /// Stores the numbers of rows without effect. Logs only realms that had no such rows before, because each reload makes
 /// the settings again.
-pub(super) fn report(source: &Source, ignored: Ignored) {
+pub(super) fn report(source: &Source, ignored: IgnoredRows) {
     let counts = ignored.0.iter();
     let counts = counts.map(|(realm, (_, rows))| (realm.clone(), *rows));
     let new = source.set_ignored_rows(counts.collect());
@@ -86,8 +86,8 @@ pub(super) fn report(source: &Source, ignored: Ignored) {
 }
 
 /// Adds the tables of all stores. Returns, for each store, the rows that have no effect because of their realm.
-pub(super) fn add_to(settings: &mut Settings, stores: &[Arc<Shared>]) -> Vec<Ignored> {
-    let mut ignored: Vec<Ignored> = stores.iter().map(|_| Ignored::default()).collect();
+pub(super) fn add_to(settings: &mut Settings, stores: &[Arc<Shared>]) -> Vec<IgnoredRows> {
+    let mut ignored: Vec<IgnoredRows> = stores.iter().map(|_| IgnoredRows::default()).collect();
     // First: a secret of one store may be of a realm whose origin another store has.
     for (shared, ignored) in stores.iter().zip(&mut ignored) {
         add_realms(settings, shared, ignored);
@@ -115,7 +115,7 @@ pub(super) fn is_default(settings: &Settings, realm: &str) -> bool {
 }
 
 /// An origin creates its realm: without an origin, no client can choose a realm that is not configured.
-fn add_realms(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) {
+fn add_realms(settings: &mut Settings, shared: &Shared, ignored: &mut IgnoredRows) {
     for (origin, name) in &shared.origins {
         let same = |known: &String| known.eq_ignore_ascii_case(origin);
         let is_taken = settings
@@ -138,7 +138,7 @@ fn add_realms(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) {
     }
 }
 
-fn add_secrets(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) {
+fn add_secrets(settings: &mut Settings, shared: &Shared, ignored: &mut IgnoredRows) {
     for (realm, secret) in &shared.secrets {
         if secret.is_empty() {
             continue;
@@ -158,7 +158,7 @@ fn add_secrets(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) 
 
 /// Limits of realms. `limits.allocations` limits the whole server, so the total quota of the default realm is not used.
 /// 0 keeps the configured limit.
-fn add_options(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) {
+fn add_options(settings: &mut Settings, shared: &Shared, ignored: &mut IgnoredRows) {
     for (realm, option, value) in &shared.options {
         let value = *value;
         let is_rate = *option == RealmOption::MaxBps;
@@ -184,7 +184,7 @@ fn add_options(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) 
     }
 }
 
-fn add_peers(settings: &mut Settings, shared: &Shared, ignored: &mut Ignored) {
+fn add_peers(settings: &mut Settings, shared: &Shared, ignored: &mut IgnoredRows) {
     type List = fn(&mut PeerRules) -> &mut Vec<PeerRule>;
     let lists: [(_, List); 2] = [
         (&shared.allowed, |peers| &mut peers.allow),
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     /// Adds the tables of one store.
-    fn add_one(settings: &mut Settings, shared: Shared) -> Ignored {
+    fn add_one(settings: &mut Settings, shared: Shared) -> IgnoredRows {
         add_to(settings, &[Arc::new(shared)]).remove(0)
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod nodes;
 pub(crate) mod places;
 pub(crate) mod service;
 pub(crate) mod sip;
+pub(crate) mod tls;
 pub(crate) mod turn;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -112,6 +113,16 @@ impl Serve {
         Self::start(&args)
     }
 
+    /// Starts one with the user `ann`, two workers and the admin listener. `more` is the rest of its configuration. The
+    /// guard keeps the file.
+    pub(crate) fn with_ann(more: &str) -> (tempfile::TempDir, Self) {
+        let (folder, config) = file(&format!(
+            "[auth]\nrealm = \"example.org\"\nusers = [{{ name = \"ann\", password = \"secret\" }}]\n{more}"
+        ));
+        let arguments = ["--dev", "--workers", "2", "--admin", "127.0.0.1:0"];
+        (folder, Self::local(&config, &arguments))
+    }
+
     /// Starts a command that was prepared by [`hairpin`].
     pub(crate) fn start_command(mut command: Command) -> Self {
         let mut child = command
@@ -181,9 +192,17 @@ impl Serve {
         send_signal(&self.child, name);
     }
 
-    /// Waits for the end; what came on stderr is returned.
+    /// Waits for the end. Returns its status and stderr.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         self.ended()
+    }
+
+    /// Ends it with SIGTERM, and returns its stderr.
+    pub(crate) fn stop(self) -> String {
+        self.signal("TERM");
+        let (status, log) = self.wait();
+        assert!(status.success(), "{log}");
+        log
     }
 
     /// The same, for a server that belongs to something else.

@@ -99,7 +99,7 @@ pub(super) struct CurrentRequest<'a> {
 
 /// What an answer was to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answered {
+pub(super) struct AnsweredRequest {
     /// The password was right already, and the nonce too old.
     pub(super) stale: bool,
 }
@@ -138,7 +138,7 @@ impl Authorizer {
         status: u16,
         response: &[u8],
         asked: CurrentRequest<'_>,
-    ) -> Option<Answered> {
+    ) -> Option<AnsweredRequest> {
         let aor = asked.aor;
         let header = match status {
             407 => HeaderKind::ProxyAuthenticate,
@@ -158,7 +158,7 @@ impl Authorizer {
             }
             let stale = challenge.is_stale;
             self.write(line, &challenge, status == 407, proof, asked)
-                .then_some(Answered { stale })
+                .then_some(AnsweredRequest { stale })
         });
         self.spans = Some(spans);
         answered
@@ -290,7 +290,7 @@ mod tests {
     fn a_challenge_is_answered_as_the_user_of_the_aor() {
         let mut line = Vec::new();
         let answered = authorizer("u{n}").answer(&mut line, 401, CHALLENGE, asked(7));
-        assert_eq!(answered, Some(Answered { stale: false }));
+        assert_eq!(answered, Some(AnsweredRequest { stale: false }));
         let text = String::from_utf8(line).unwrap();
         for part in [
             "Authorization: Digest username=\"u0007\"",
@@ -359,7 +359,7 @@ mod tests {
         let stale = text.replace("nonce=\"n\"", "nonce=\"new\", stale=true");
         line.clear();
         let answered = one.answer(&mut line, 401, stale.as_bytes(), asked(3));
-        assert_eq!(answered, Some(Answered { stale: true }));
+        assert_eq!(answered, Some(AnsweredRequest { stale: true }));
         assert_eq!(nc(&line), "00000001");
         one.renew(b"qop=auth, nextnonce=\"third\"", 3);
         line.clear();

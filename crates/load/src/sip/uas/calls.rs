@@ -26,7 +26,7 @@ struct Call {
 
 /// What is to be sent for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Due<'a> {
+pub(super) struct DueMessage<'a> {
     pub(super) link: u32,
     pub(super) to: SocketAddr,
     pub(super) message: &'a [u8],
@@ -57,14 +57,14 @@ impl Calls {
     }
 
     /// What was last sent for this INVITE, if it is known.
-    pub(super) fn repeat(&self, key: u64) -> Option<Due<'_>> {
+    pub(super) fn repeat(&self, key: u64) -> Option<DueMessage<'_>> {
         let call = &self.calls[*self.places.get(&key)? as usize];
         let message = if call.answered {
             &call.answer
         } else {
             &call.early
         };
-        Some(Due {
+        Some(DueMessage {
             link: call.link,
             to: call.to,
             message,
@@ -117,7 +117,7 @@ impl Calls {
     }
 
     /// Ends a call that rings: its INVITE is answered with 487, until the ACK comes. `None` if it does not ring.
-    pub(super) fn cancel(&mut self, key: u64, now_ns: u64) -> Option<Due<'_>> {
+    pub(super) fn cancel(&mut self, key: u64, now_ns: u64) -> Option<DueMessage<'_>> {
         let place = *self.places.get(&key)?;
         let call = &mut self.calls[place as usize];
         if call.answered {
@@ -135,7 +135,7 @@ impl Calls {
         call.interval_ns = 2 * T1_NS;
         self.wheel.set(place, Mono(now_ns + T1_NS));
         let call = &self.calls[place as usize];
-        Some(Due {
+        Some(DueMessage {
             link: call.link,
             to: call.to,
             message: &call.answer,
@@ -153,7 +153,7 @@ impl Calls {
     }
 
     /// The next response that is due by now.
-    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Due<'_>> {
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<DueMessage<'_>> {
         while let Some(place) = self.wheel.pop_due(Mono(now_ns)) {
             let call = &mut self.calls[place as usize];
             if now_ns >= call.give_up_ns {
@@ -166,7 +166,7 @@ impl Calls {
             self.wheel.set(place, Mono(now_ns + call.interval_ns));
             call.interval_ns = (call.interval_ns * 2).min(T2_NS);
             let call = &self.calls[place as usize];
-            return Some(Due {
+            return Some(DueMessage {
                 link: call.link,
                 to: call.to,
                 message: &call.answer,

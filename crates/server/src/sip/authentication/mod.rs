@@ -2,7 +2,7 @@
 //!
 //! [`DigestAuthenticator`] checks the credentials of a request against the users of a realm (`realm`). If a user is not
 //! in the settings, it queries the sources of credentials, such as stores (`users`). If a source responds later, the
-//! request waits ([`Lookups`]).
+//! request waits ([`WaitingRequests`]).
 //!
 //! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can
 //! check them. All workers share the counts of nonces that were used (`nonce_counts`), in memory that does not grow.
@@ -16,12 +16,12 @@ mod realm;
 mod users;
 
 pub(crate) use nonce_counts::UsedCounts;
-pub(super) use realm::{COMMON, NONCE_LIFETIME_S, RealmKey};
+pub(super) use realm::{COMMON_REALM, NONCE_LIFETIME_S, RealmKey};
 
 use super::Secrets;
-use super::bans::{Bans, Failed};
+use super::bans::{Bans, FailureResult};
 use super::counters::DIGEST_OUTCOMES;
-use super::lookups::{LookupResult, Lookups};
+use super::lookups::{LookupResult, WaitingRequests};
 use super::report::FailureReports;
 use super::screen::log_ban;
 use super::settings::SipConfig;
@@ -40,7 +40,7 @@ use users::UserLookupResult;
 
 /// The size of the buffer for Authentication-Info, which repeats the cnonce. If the cnonce is too long, the response
 /// has no Authentication-Info.
-const CONFIRMATION: usize = 1024;
+const AUTHENTICATION_INFO_BYTES: usize = 1024;
 
 /// The maximum of `most_keys`. Without it, a source that returns many keys would slow each later check.
 const MAX_KEYS: usize = 4;
@@ -98,7 +98,7 @@ pub(super) struct DigestAuthenticator {
     /// How long a source is banned.
     ban: Duration,
     /// Requests that wait for a source of credentials.
-    pub(super) lookups: Lookups,
+    pub(super) lookups: WaitingRequests,
     failures: FailureReports,
     /// The result of a query, while the worker handles the request that waited for it.
     lookup_result: Option<LookupResult>,
@@ -108,7 +108,7 @@ pub(super) struct DigestAuthenticator {
     /// The user whose request was let through last.
     user: Vec<u8>,
     /// Where Authentication-Info is written.
-    confirmation: Box<[u8; CONFIRMATION]>,
+    confirmation: Box<[u8; AUTHENTICATION_INFO_BYTES]>,
     confirmed: usize,
 }
 
@@ -125,12 +125,12 @@ impl DigestAuthenticator {
             salt: seed,
             bans: secrets.bans.clone(),
             ban: shared.settings.ban,
-            lookups: Lookups::default(),
+            lookups: WaitingRequests::default(),
             failures: FailureReports::new(shared.reporter.clone()),
             lookup_result: None,
             most_keys: 1,
             user: Vec::new(),
-            confirmation: Box::new([0; CONFIRMATION]),
+            confirmation: Box::new([0; AUTHENTICATION_INFO_BYTES]),
             confirmed: 0,
         }
     }
@@ -163,7 +163,7 @@ impl DigestAuthenticator {
         let mut realms = self.realms.iter();
         realms
             .position(|realm| !realm.users.is_empty() || realm.sources.is_some())
-            .map_or(COMMON, RealmKey)
+            .map_or(COMMON_REALM, RealmKey)
     }
 
     /// Sets the result that the next request has waited for; `None` removes it.
@@ -299,7 +299,11 @@ impl DigestAuthenticator {
         // counts as well.
         if outcome == Outcome::Denied {
             let (ip, user) = (flow.remote.ip(), credentials.username);
-            if self.bans.failed(unix_s * 1000, ip, user, self.ban) == Failed::Banned {
+            if self
+                .bans
+                .note_wrong_digest(unix_s * 1000, ip, user, self.ban)
+                == FailureResult::Banned
+            {
                 log_ban(ip, self.ban);
             }
             self.failures.failed(unix_s, flow, &realm_users.realm, user);
@@ -369,9 +373,9 @@ impl DigestAuthenticator {
 
 /// The keys of nonces, which differ in each run.
 ///
-/// After an upgrade the new process has the secret key of the old one, but not the counts of nonces that were used. With
-/// one key for both, credentials that somebody has seen would work once more. With two keys, nonces of the other process
-/// are stale (RFC 7616 §3.3), and a client needs one more round trip.
+/// After an upgrade the new process has the secret key of the old one, but not the counts of nonces that were used.
+/// With one key for both, credentials that somebody has seen would work once more. With two keys, nonces of the other
+/// process are stale (RFC 7616 §3.3), and a client needs one more round trip.
 pub(super) fn nonce_keys(key: HashKey, run: u32) -> NonceKeys {
     let key = key.derive(u64::from_le_bytes(*b"nonces.."));
     NonceKeys::new(key.derive(run.into()))

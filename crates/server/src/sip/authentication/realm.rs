@@ -1,6 +1,6 @@
 //! A realm: its users, and the algorithms of its challenges.
 
-use super::super::lookups::UserQuery;
+use super::super::lookups::QueriedUser;
 use super::super::settings::{DomainCredentials, SipConfig, UserSecret};
 use super::{ChallengeReason, Rejection};
 use sip::digest::{Algorithm, Credentials, Ha1, Policy};
@@ -20,7 +20,7 @@ pub(in crate::sip) const NONCE_LIFETIME_S: u64 = 600;
 pub(in crate::sip) struct RealmKey(pub(super) usize);
 
 /// The realm of all domains without their own realm.
-pub(in crate::sip) const COMMON: RealmKey = RealmKey(0);
+pub(in crate::sip) const COMMON_REALM: RealmKey = RealmKey(0);
 
 /// One realm: its users, and the algorithms of its challenges.
 #[derive(Debug)]
@@ -130,10 +130,10 @@ impl RealmUsers {
     }
 
     /// The query to the sources for this name and algorithm; `None` if no source can have such a user.
-    pub(super) fn wanted(&self, name: &[u8], algorithm: Algorithm) -> Option<UserQuery> {
+    pub(super) fn wanted(&self, name: &[u8], algorithm: Algorithm) -> Option<QueriedUser> {
         let name = std::str::from_utf8(name).ok();
         let name = name.filter(|name| !name.is_empty() && !self.is_in_other_domain(name))?;
-        Some(UserQuery {
+        Some(QueriedUser {
             realm: self.realm.as_str().into(),
             name: name.into(),
             algorithm: password_algorithm(algorithm)?,

@@ -1,6 +1,6 @@
 //! Users in the settings and in sources of credentials: who has an address of record, and the keys of a name.
 
-use super::super::lookups::{KeysQuery, LookupResult, QueuedQuery, UserQuery};
+use super::super::lookups::{KeysQuery, LookupResult, QueriedUser, QueuedQuery};
 use super::{DigestAuthenticator, IsAddress};
 use sip::digest::{Algorithm, Ha1};
 use sip::flow::Flow;
@@ -63,7 +63,7 @@ impl DigestAuthenticator {
     pub(super) fn query_source(
         &mut self,
         source: &Arc<dyn KeySource>,
-        wanted: UserQuery,
+        wanted: QueriedUser,
         flow: &Flow,
         unix_s: u64,
     ) -> UserLookupResult {
@@ -90,7 +90,7 @@ impl DigestAuthenticator {
                     flow: *flow,
                     unix_s,
                 });
-                match self.lookups.want(query) {
+                match self.lookups.note_query(query) {
                     true => UserLookupResult::Pending,
                     false => UserLookupResult::Unavailable,
                 }

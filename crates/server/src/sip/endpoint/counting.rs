@@ -18,7 +18,7 @@ impl Endpoint {
             sum.iter_mut().zip(row).for_each(|(sum, one)| *sum += one);
         }
         counters.requests[method_index(b"ACK")] += stats.acks;
-        self.user.count(&mut counters);
+        self.tu.count(&mut counters);
         counters.screened = self.screen.counts;
         // One worker says it for all.
         if self.number == 0 {

@@ -1,11 +1,11 @@
-//! What workers send each other, in this process and, during an upgrade, in another one. These are messages that belong
-//! to another worker, bytes for its connections, and news of connections.
+//! The items that workers send each other, also to another process during an upgrade. These are messages for another
+//! worker, bytes for its connections, and changes of connections.
 
 use super::Endpoint;
-use crate::sip::MESSAGES;
-use crate::sip::balance::{Kind, SipBatch};
+use crate::sip::BATCH_MESSAGES;
+use crate::sip::balance::{ItemKind, SipBatch};
+use crate::sip::other_process::OtherProcess;
 use crate::sip::outgoing::Outgoing;
-use crate::sip::peer::Peer;
 use crate::worker::Mailboxes;
 use sip::engine::{Received, SendTo, TransactionId};
 use sip::flow::{ConnectionKey, Flow, PeerName};
@@ -13,42 +13,44 @@ use sip::{Method, Scan};
 use std::sync::Arc;
 
 impl Endpoint {
-    /// There is another process during an upgrade, or none any more.
-    pub(in crate::sip) fn set_peer(&mut self, peer: Option<&Peer>) {
-        self.balance.set_peer(peer);
-        self.user.set_other_run(peer.map(|peer| peer.run));
+    /// Sets the other process of an upgrade; `None` after its end.
+    pub(in crate::sip) fn set_other_process(&mut self, other: Option<&OtherProcess>) {
+        self.balance.set_other_process(other);
+        self.tu.set_other_run(other.map(|other| other.run));
     }
 
-    /// Whether this process wakes phones.
+    /// Sets whether this process wakes phones.
     pub(in crate::sip) fn set_waking(&mut self, wakes: bool) {
-        self.user.set_waking(wakes);
+        self.tu.set_waking(wakes);
     }
 
-    /// The other process serves what begins anew.
+    /// Gives new requests to the other process from now on.
     pub(in crate::sip) fn follow(&mut self) {
         self.balance.follow();
     }
 
-    /// Whether the other process serves what begins anew.
+    /// Whether the other process gets new requests.
     pub(in crate::sip) fn follows(&self) -> bool {
-        self.balance.beside().is_some_and(|beside| beside.leads)
+        self.balance
+            .other_process()
+            .is_some_and(|other| other.leads)
     }
 
     /// The connections of the other process that are known here.
-    pub(in crate::sip) fn connections_of_peer(&self) -> Vec<ConnectionKey> {
-        let Some(beside) = self.balance.beside() else {
+    pub(in crate::sip) fn other_process_connections(&self) -> Vec<ConnectionKey> {
+        let Some(other_process) = self.balance.other_process() else {
             return Vec::new();
         };
         let all = self.engine.open_connections();
-        all.filter(|key| beside.has(*key)).collect()
+        all.filter(|key| other_process.has(*key)).collect()
     }
 
-    /// The connections that a message was lost for on the way between two processes.
+    /// Takes the connections for which a message between the two processes was lost.
     pub(in crate::sip) fn take_lost(&mut self) -> Vec<ConnectionKey> {
         self.balance.take_lost()
     }
 
-    /// A connection of another worker cannot be used any more.
+    /// Notes that a connection of another worker cannot be used any more.
     pub(in crate::sip) fn lose_connection(
         &mut self,
         key: ConnectionKey,
@@ -58,8 +60,8 @@ impl Endpoint {
         self.drain(outgoing);
     }
 
-    /// A request goes to the worker that its Call-ID belongs to, unless that is this one or its transaction is here.
-    /// Over TCP, where it would not come again, also unless that worker is behind.
+    /// Hands a request over to the worker of its Call-ID. It stays if that is this worker, or if its transaction is
+    /// here. A request over TCP also stays if the other worker is behind, because TCP does not repeat it.
     pub(super) fn hand_over(&mut self, bytes: &[u8], flow: &Flow) -> bool {
         let Ok(scan) = Scan::of(bytes, &self.limits) else {
             return false;
@@ -89,10 +91,10 @@ impl Endpoint {
         true
     }
 
-    /// For a message without a transaction here: the worker that got this transaction from here, if one did. Never the
-    /// worker that the message comes from.
+    /// The worker to which this one has handed over the transaction of a message. Never the worker from which the
+    /// message comes.
     pub(super) fn followed(&self, received: &Received<'_>, from: Option<u16>) -> Option<u16> {
-        if self.handed.is_empty() && self.balance.beside().is_none() {
+        if self.handed.is_empty() && self.balance.other_process().is_none() {
             return None;
         }
         let transaction = match received {
@@ -109,16 +111,16 @@ impl Endpoint {
         (from != Some(worker)).then_some(worker)
     }
 
-    /// The worker that has a transaction which was handed over, or that was there before this process.
+    /// The worker of a transaction that was handed over, or that is older than this process.
     fn handed_to(&self, transaction: TransactionId) -> Option<u16> {
         let handed = self.handed.find(transaction);
-        handed.or_else(|| self.balance.beside()?.owner_of(transaction))
+        handed.or_else(|| self.balance.other_process()?.owner_of(transaction))
     }
 
-    /// A flow of another worker. Another process may number its listeners otherwise.
+    /// Converts a flow of another worker. Another process may have other numbers for its listeners.
     fn localized(&self, flow: Flow, from: u16) -> Flow {
         let listener = match self.balance.is_foreign(from) {
-            true => self.user.listener_at(flow.local),
+            true => self.tu.listener_at(flow.local),
             false => None,
         };
         Flow {
@@ -127,7 +129,7 @@ impl Endpoint {
         }
     }
 
-    /// Packs a message for another worker, with what the other end of its connection has proved.
+    /// Packs a message for another worker, with the names that the client of its connection has proved.
     pub(super) fn pack(&mut self, worker: u16, flow: &Flow, asked: u16, bytes: &[u8]) {
         let counters = &mut self.counters;
         if let Some(key) = flow.connection {
@@ -139,7 +141,7 @@ impl Endpoint {
         self.balance.pack(worker, flow, asked, bytes, counters);
     }
 
-    /// What a batch holds, from `first` on, as much as may be handled at once. Returns how many messages there were.
+    /// Handles items of a batch from `first` on, at most [`BATCH_MESSAGES`]. Returns the number of messages among them.
     pub(in crate::sip) fn unpack(
         &mut self,
         batch: &SipBatch,
@@ -150,13 +152,13 @@ impl Endpoint {
         // The names of the first message may be the last item of the part before.
         let before = first.checked_sub(1).and_then(|it| batch.items.get(it));
         let mut names = before.and_then(|item| match item.kind {
-            Kind::Names(key) => Some((key, batch.bytes.get(item.bytes.clone())?)),
+            ItemKind::Names(key) => Some((key, batch.bytes.get(item.bytes.clone())?)),
             _ => None,
         });
-        for item in batch.items.iter().skip(first).take(MESSAGES) {
+        for item in batch.items.iter().skip(first).take(BATCH_MESSAGES) {
             let bytes = batch.bytes.get(item.bytes.clone()).unwrap_or_default();
             match item.kind {
-                Kind::Message { flow, asked } => {
+                ItemKind::Message { flow, asked } => {
                     messages += 1;
                     self.counters.taken_over += 1;
                     let flow = self.localized(flow, batch.from);
@@ -167,33 +169,33 @@ impl Endpoint {
                     self.adopt(&flow, bytes, names.take());
                     self.message(bytes, &flow, (asked, Some(batch.from)), outgoing);
                 }
-                Kind::Names(key) => names = Some((key, bytes)),
-                Kind::Bytes(key) => {
+                ItemKind::Names(key) => names = Some((key, bytes)),
+                ItemKind::Bytes(key) => {
                     if !outgoing.give(key, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
                         self.balance
                             .send_closed(batch.from, key, &mut self.counters);
                     } else if let Some(trace) = &mut self.trace {
                         let to = SendTo::Stream(key);
-                        trace.sent(&to, bytes, outgoing, &mut self.counters);
+                        trace.copy_sent(&to, bytes, outgoing, &mut self.counters);
                     }
                 }
-                Kind::Gone(key) => {
+                ItemKind::Closed(key) => {
                     self.engine.disconnected(self.now.mono, key);
-                    self.with_user(|user, transactions| user.connection_gone(transactions, key));
+                    self.with_tu(|tu, transactions| tu.connection_gone(transactions, key));
                     self.drain(outgoing);
                 }
-                Kind::HalfClosed(key) => {
+                ItemKind::HalfClosed(key) => {
                     self.engine.half_closed(self.now.mono, key);
                     self.drain(outgoing);
                 }
-                Kind::Unreachable => self.unreachable(bytes, outgoing),
+                ItemKind::Unreachable => self.unreachable(bytes, outgoing),
             }
         }
         messages
     }
 
-    /// The kernel says that a datagram which begins like this could not be delivered.
+    /// Handles an ICMP error for a datagram that begins with these bytes.
     pub(in crate::sip) fn unreachable(
         &mut self,
         quoted: &[u8],
@@ -206,7 +208,7 @@ impl Endpoint {
         self.drain(outgoing);
     }
 
-    /// Whether ICMP errors are of use to any worker now; notes whether they are to this one.
+    /// Whether any worker waits for ICMP errors. Notes whether this one does.
     pub(in crate::sip) fn wants_errors(&mut self) -> bool {
         let wants = self.requests.dispatcher.has_requests();
         if wants != std::mem::replace(&mut self.has_wanted, wants) {
@@ -236,14 +238,14 @@ impl Endpoint {
         self.balance.put_back(batch);
     }
 
-    /// Posts what goes to other workers, and compares this one with them now and then. So many batches of theirs wait
-    /// here. Returns whether something has to wait.
+    /// Posts the batches for other workers, and compares their load from time to time. `unopened` batches of others
+    /// wait here. Returns whether a batch was held back.
     pub(in crate::sip) fn post(&mut self, mailboxes: &Mailboxes, unopened: usize) -> bool {
         if let Some(trace) = &mut self.trace {
             trace.flush(&mut self.counters);
         }
-        self.requests.ask(self.number, mailboxes);
-        self.user.ask(self.number, mailboxes);
+        self.requests.send_queries(self.number, mailboxes);
+        self.tu.begin_queries(self.number, mailboxes);
         self.balance.publish_unopened(unopened);
         let stats = self.engine.stats();
         self.balance
@@ -254,13 +256,13 @@ impl Endpoint {
         self.balance.send_all(mailboxes, &mut self.counters)
     }
 
-    /// No worker has a transaction.
+    /// Whether no worker has a transaction.
     pub(in crate::sip) fn is_calm(&self) -> bool {
         self.balance.is_calm()
     }
 }
 
-/// An ACK or a response: nothing goes back by the connection it came by.
+/// Whether a message is an ACK or a response. It gets no response over its connection.
 pub(super) fn expects_no_response(bytes: &[u8]) -> bool {
     bytes.starts_with(b"ACK ") || bytes.starts_with(b"SIP/")
 }

@@ -1,5 +1,5 @@
-//! From the bytes of a message to the response. The engine finds the transaction, the rules check the message, and the
-//! transaction user decides.
+//! Handles a message from its bytes to its response. The engine finds its transaction, the rules check it, and the
+//! transaction user responds.
 
 mod counting;
 mod exchange;
@@ -8,12 +8,12 @@ use super::admission_filter::AdmissionFilter;
 use super::advertise::{signatures, source_address};
 use super::balance::Balance;
 use super::congestion::{Congestion, MessageOutcome};
-use super::connections::Gone;
+use super::connections::ClosedConnection;
 use super::counters::{SipCounters, method_index};
 use super::forwarding::{Forwarder, Sockets};
-use super::handed_over::HandedOver;
+use super::handed_over::HandedOverTransactions;
 use super::layers::StreamListener;
-use super::lookups::SipAnswer;
+use super::lookups::LateResult;
 use super::memory_release::FreedMemory;
 use super::nodes::MovedBinding;
 use super::outgoing::{Outgoing, worker_of};
@@ -23,7 +23,7 @@ use super::screen::SourceFilter;
 use super::settings::SipConfig;
 use super::store::WorkerBindings;
 use super::trace::Trace;
-use super::user::User;
+use super::user::WorkerTu;
 use super::{Secrets, stun};
 use crate::worker::now;
 use exchange::expects_no_response;
@@ -42,34 +42,34 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Times that timers are looked at per turn; each fires a bounded number.
-const TIMEOUTS: usize = 4;
+/// How often the timers are checked per turn. Each check handles a limited number.
+const MAX_TIMER_ROUNDS: usize = 4;
 
-/// One worker's end of all SIP flows.
+/// The SIP engine of one worker, with its transaction user.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) now: Now,
     pub(super) sip_config: Arc<SipConfig>,
-    /// Those of the engine, and of the framing of streams.
+    /// The limits of the engine, and of the framing of streams.
     pub(super) limits: Limits,
-    /// What the engine does not count.
+    /// The counters that the engine does not have.
     pub(super) counters: SipCounters,
     pub(super) engine: Box<Engine>,
     pub(super) congestion: Congestion,
     pub(super) filter: AdmissionFilter,
-    user: User,
+    tu: WorkerTu,
     screen: SourceFilter,
-    /// Copies of messages for administrators, if they want any.
+    /// Copies of messages for administrators, if the settings request them.
     pub(super) trace: Option<Box<Trace>>,
-    /// What it sends by itself.
+    /// Requests that this server itself sends.
     pub(super) requests: Requests,
-    /// Answers of sources of credentials and of the media relay that are not handled yet.
-    pub(super) late_answers: VecDeque<SipAnswer>,
+    /// Results of sources of credentials and of the media relay that are not handled yet.
+    pub(super) late_answers: VecDeque<LateResult>,
     /// The current message waited for keys, and was counted before that.
     is_resumed: bool,
     balance: Balance,
-    /// What went to other workers.
-    handed: HandedOver,
+    /// Transactions that other workers have got.
+    handed: HandedOverTransactions,
     slack: FreedMemory,
     /// The other workers are notified that this one waits for ICMP errors.
     has_wanted: bool,
@@ -78,9 +78,9 @@ pub(crate) struct Endpoint {
     spans: Option<Box<Spans>>,
     /// Recognizes requests of dialogs.
     proof: DialogProof,
-    /// Where refusals are written.
+    /// The buffer for refusals.
     buffer: Vec<u8>,
-    /// For their tags.
+    /// The hash for their tags.
     hash: RandomState,
 }
 
@@ -92,11 +92,11 @@ fn new_engine(config: Config, seed: u64, secrets: &Secrets, proof: DialogProof) 
     engine
 }
 
-/// What a refusal has beyond what it copies from its request, at most.
-const BEYOND: usize = 8 << 10;
+/// The maximum of bytes in a refusal that it does not copy from its request.
+const REFUSAL_EXTRA_BYTES: usize = 8 << 10;
 
 impl Endpoint {
-    /// For worker `number`, which listens on these addresses.
+    /// The endpoint of worker `number`, which listens on these addresses.
     pub(crate) fn new(
         number: u16,
         (listeners, streams): (&[SocketAddr], &[StreamListener]),
@@ -117,7 +117,7 @@ impl Endpoint {
         let mut config = Config::new(number, secrets.key);
         config.limits = limits;
         config.congestion = sip_config.congestion();
-        config.rules = User::rules(settings);
+        config.rules = WorkerTu::rules(settings);
         config.timers.t1 = settings.t1;
         config.most_servers = sip_config.share(settings.transactions);
         config.most_clients = config.most_servers;
@@ -159,15 +159,15 @@ impl Endpoint {
             congestion: Congestion::new(listeners.len()),
             filter,
             balance: Balance::new(number, secrets.commons.clone()),
-            handed: HandedOver::default(),
+            handed: HandedOverTransactions::default(),
             slack: FreedMemory::default(),
             has_wanted: false,
             number,
-            user: User::new(number, sockets, secrets, &sip_config, seed),
+            tu: WorkerTu::new(number, sockets, secrets, &sip_config, seed),
             screen: SourceFilter::new(&sip_config, secrets.bans.clone()),
             trace: Trace::new(&sip_config),
             spans: Some(Box::default()),
-            buffer: vec![0; sip_config.message_bytes() + BEYOND],
+            buffer: vec![0; sip_config.message_bytes() + REFUSAL_EXTRA_BYTES],
             hash: RandomState::new(),
             sip_config,
         }
@@ -177,12 +177,12 @@ impl Endpoint {
     pub(super) fn apply_settings(&mut self, sip_config: Arc<SipConfig>) {
         self.engine.configure_congestion(sip_config.congestion());
         self.engine
-            .configure_rules(User::rules(&sip_config.settings));
+            .configure_rules(WorkerTu::rules(&sip_config.settings));
         self.engine
             .configure_trust(!sip_config.settings.domains.is_empty());
         self.proof = self.proof.with_token_keys(sip_config.tokens);
         self.engine.set_proof(Box::new(self.proof));
-        self.user.apply_settings(&sip_config);
+        self.tu.apply_settings(&sip_config);
         self.screen.apply_settings(&sip_config);
         Trace::apply_settings(&mut self.trace, &sip_config);
         self.requests.apply_settings(&sip_config);
@@ -195,53 +195,53 @@ impl Endpoint {
 
     /// The bindings, for an upgrade.
     pub(super) fn kept(&mut self) -> Option<&mut WorkerBindings> {
-        self.user.kept()
+        self.tu.kept()
     }
 
-    /// Removes bindings for an operator. Returns how many.
+    /// Removes bindings for an operator. Returns their number.
     pub(super) fn remove_bindings(&mut self, aor: &Aor, contact: Option<&str>) -> usize {
-        self.user.remove_bindings(self.now, aor, contact)
+        self.tu.remove_bindings(self.now, aor, contact)
     }
 
     /// Removes a binding whose phone has registered at another node.
     pub(super) fn remove_moved(&mut self, aor: &Aor, moved: &MovedBinding) {
-        let removed = self.user.remove_moved(self.now, aor, moved);
+        let removed = self.tu.remove_moved(self.now, aor, moved);
         self.counters.bindings_moved += removed as u64;
     }
 
     /// The proxy of the domains, if there are any.
     pub(super) fn forwarder(&self) -> Option<&Forwarder> {
-        self.user.forwarder()
+        self.tu.forwarder()
     }
 
     pub(super) fn forwarder_mut(&mut self) -> Option<&mut Forwarder> {
-        self.user.forwarder_mut()
+        self.tu.forwarder_mut()
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.
     pub(super) fn restore(&mut self, kept: WorkerBindings) {
-        self.user.restore(kept);
+        self.tu.restore(kept);
     }
 
     pub(super) fn config_and_counters(&mut self) -> (&SipConfig, &mut SipCounters) {
         (&self.sip_config, &mut self.counters)
     }
 
-    /// When something is due next.
+    /// The next deadline.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let deadlines = [
             self.engine.poll_timeout(),
-            self.user.poll_timeout(),
+            self.tu.poll_timeout(),
             self.requests.dispatcher.poll_timeout(),
             self.slack.deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due.
     pub(super) fn expire(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         let now = self.now.mono;
-        for _ in 0..TIMEOUTS {
+        for _ in 0..MAX_TIMER_ROUNDS {
             if self.engine.poll_timeout().is_none_or(|at| at > now) {
                 break;
             }
@@ -253,11 +253,11 @@ impl Endpoint {
         }
         self.slack.add(now, self.engine.take_released_bytes());
         self.slack.expire(now);
-        if self.user.poll_timeout().is_some_and(|at| at <= now) {
-            self.with_user(|user, transactions| user.handle_timeout(transactions));
+        if self.tu.poll_timeout().is_some_and(|at| at <= now) {
+            self.with_tu(|tu, transactions| tu.handle_timeout(transactions));
             self.drain(outgoing);
-            let expired = self.user.take_expired();
-            self.late_answers.extend(expired.map(SipAnswer::Keys));
+            let expired = self.tu.take_expired();
+            self.late_answers.extend(expired.map(LateResult::Lookup));
         }
         let dispatcher = &mut self.requests.dispatcher;
         if dispatcher.poll_timeout().is_some_and(|at| at <= now) {
@@ -266,7 +266,7 @@ impl Endpoint {
         }
     }
 
-    /// Goes on with what has waited for the DNS.
+    /// Resumes the requests that have waited for the DNS.
     pub(super) fn take_answers(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         let now = self.now.mono;
         while self
@@ -277,21 +277,21 @@ impl Endpoint {
         }
     }
 
-    /// Resumes what waited for a source of credentials or for the media relay.
+    /// Resumes the requests that have waited for a source of credentials or for the media relay.
     pub(super) fn take_late_answers(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         while let Some(answer) = self.late_answers.pop_front() {
-            self.with_user(|user, transactions| user.answered(transactions, answer));
+            self.with_tu(|tu, transactions| tu.answered(transactions, answer));
             self.drain(outgoing);
-            if let Some((bytes, flow)) = self.user.take_resumed() {
+            if let Some((bytes, flow)) = self.tu.take_resumed() {
                 self.is_resumed = true;
                 self.message(&bytes, &flow, (0, None), outgoing);
                 self.is_resumed = false;
             }
-            self.user.clear_lookup_result();
+            self.tu.clear_lookup_result();
         }
     }
 
-    /// A datagram that a listener received.
+    /// Handles a datagram that a listener has received.
     pub(super) fn datagram(
         &mut self,
         bytes: &[u8],
@@ -303,7 +303,7 @@ impl Endpoint {
         }
         match Packet::of(bytes) {
             Packet::Stun => self.stun(bytes, flow, outgoing),
-            // A newline keeps a NAT's binding alive and wants no answer.
+            // A line end keeps the binding of a NAT alive, and gets no response.
             Packet::KeepAlive => self.counters.pings += 1,
             Packet::Sip => {
                 self.counters.udp_messages += 1;
@@ -335,12 +335,12 @@ impl Endpoint {
         let drops = self.engine.filters_out(flow.remote.ip(), bytes);
         if drops {
             let took = now().mono.since(started);
-            self.congestion.handled(MessageOutcome::Dropped, took);
+            self.congestion.add_message(MessageOutcome::Dropped, took);
         }
         drops
     }
 
-    /// A message that came whole over a connection.
+    /// Handles a complete message of a connection.
     pub(super) fn stream_message(
         &mut self,
         bytes: &[u8],
@@ -365,7 +365,8 @@ impl Endpoint {
         }
     }
 
-    /// What a connection sent is no message. If possible, it gets a response before the connection is closed.
+    /// Refuses bytes of a connection that are no message. If possible, they get a response before the connection
+    /// closes.
     pub(super) fn refuse_stream(
         &mut self,
         bytes: &[u8],
@@ -381,14 +382,14 @@ impl Endpoint {
         }
     }
 
-    /// A connection is closed, or an attempt to make one has failed.
-    pub(super) fn disconnected(&mut self, gone: &Gone) {
+    /// Notes that a connection is closed, or that an attempt to open one has failed.
+    pub(super) fn disconnected(&mut self, gone: &ClosedConnection) {
         let now = self.now.mono;
         match gone.attempt {
             Some(key) => self.engine.connect_failed(now, key),
             None => {
                 self.engine.disconnected(now, gone.key);
-                self.with_user(|user, transactions| user.connection_gone(transactions, gone.key));
+                self.with_tu(|tu, transactions| tu.connection_gone(transactions, gone.key));
             }
         }
         if gone.is_shared {
@@ -396,7 +397,7 @@ impl Endpoint {
         }
     }
 
-    /// The other side of a connection sends nothing more. Returns whether responses for it are missing.
+    /// Notes that the other side of a connection sends nothing more. Returns whether responses for it are missing.
     pub(super) fn half_closed(&mut self, key: ConnectionKey, is_shared: bool) -> bool {
         if is_shared {
             self.balance.broadcast_half_closed(key, &mut self.counters);
@@ -404,21 +405,22 @@ impl Endpoint {
         self.engine.half_closed(self.now.mono, key)
     }
 
-    /// A batch of messages begins.
+    /// Begins a batch of messages.
     pub(super) fn begin_batch(&mut self) {
-        self.congestion.tu(self.user.backlog(), self.user.begun());
+        self.congestion
+            .note_tu_load(self.tu.backlog(), self.tu.begun());
         self.filter.report(self.now, &mut self.engine);
         self.congestion.begin(self.now, &mut self.engine);
         self.filter.follow(self.now, &self.engine);
     }
 
-    /// It is done, answers sent.
+    /// Ends a batch whose responses are sent.
     pub(super) fn end_batch(&mut self, handled: usize) {
         self.congestion.end(handled, &mut self.engine);
     }
 
     fn stun(&mut self, bytes: &[u8], flow: &Flow, outgoing: &mut Outgoing<'_, '_, '_>) {
-        let mut buffer = [0; stun::ANSWER];
+        let mut buffer = [0; stun::MAX_RESPONSE_BYTES];
         match stun::answer(bytes, flow.remote, &mut buffer) {
             Some(answer) => {
                 self.counters.stun_answers += 1;
@@ -440,7 +442,7 @@ impl Endpoint {
         let Some(mut spans) = self.spans.take() else {
             return;
         };
-        // What is shed must not count as work.
+        // Messages that are shed must not count as work.
         let started = self.engine.is_overloaded().then(|| now().mono);
         let received = self
             .engine
@@ -477,12 +479,12 @@ impl Endpoint {
         self.spans = Some(spans);
         self.drain(outgoing);
         if let Some(started) = started {
-            self.congestion.handled(fate, now().mono.since(started));
+            self.congestion.add_message(fate, now().mono.since(started));
         }
     }
 
-    /// Takes what is not another worker's for sure. Returns the worker that it turned out to be of, if it is another
-    /// one.
+    /// Handles a message that may be for this worker. Returns the number of the worker that it is for, if that is
+    /// another one.
     fn take(&mut self, received: Received<'_>, flow: &Flow) -> Option<u16> {
         match received {
             Received::Request(request) => return self.request(request),
@@ -493,8 +495,8 @@ impl Endpoint {
                 message,
             } => {
                 self.count_request(b"CANCEL");
-                self.with_user(|user, transactions| {
-                    user.cancel(transactions, (invite, mark), &message);
+                self.with_tu(|tu, transactions| {
+                    tu.cancel(transactions, (invite, mark), &message);
                 });
             }
             Received::Response {
@@ -506,8 +508,8 @@ impl Endpoint {
                 let dispatcher = &mut self.requests.dispatcher;
                 let told = dispatcher.response(now, &mut self.engine, client, mark, &message);
                 if let Some(mark) = told {
-                    self.with_user(|user, transactions| {
-                        user.response(transactions, mark, (&message, flow));
+                    self.with_tu(|tu, transactions| {
+                        tu.response(transactions, mark, (&message, flow));
                     });
                 }
             }
@@ -525,7 +527,8 @@ impl Endpoint {
         self.counters.requests[method_index(method)] += 1;
     }
 
-    /// A request that belongs to no transaction. Returns the worker that it is to be handed to, if it is another one's.
+    /// Handles a request without a transaction. Returns the number of the worker that it is for, if that is another
+    /// one.
     fn request(&mut self, request: NewRequest<'_>) -> Option<u16> {
         let source = request.flow.remote.ip();
         let is_proven = request.flow.connection.is_some();
@@ -535,12 +538,12 @@ impl Endpoint {
         }
         let method = request.message.method();
         let transaction = request.transaction();
-        // The process that has taken over answers what begins anew. If it does not keep up, this one refuses.
+        // The process that has taken over serves new requests. If it does not keep up, this process refuses them.
         if let Some(worker) = self.balance.successor(request.call_id()) {
             self.handed.note(transaction, worker);
             return Some(worker);
         }
-        let taken = self.with_user(|user, transactions| user.request(transactions, request));
+        let taken = self.with_tu(|tu, transactions| tu.request(transactions, request));
         if let RequestOwner::Elsewhere(worker) = taken {
             self.handed.note(transaction, worker);
             return Some(worker);
@@ -551,23 +554,23 @@ impl Endpoint {
         None
     }
 
-    /// An ACK for a 2xx. Returns the worker that it is to be handed to, if it is another one's.
+    /// Handles an ACK for a 2xx. Returns the number of the worker that it is for, if that is another one.
     fn ack(&mut self, ack: &Ack<'_>) -> Option<u16> {
         self.counters.stray_acks += u64::from(ack.invite.is_none());
-        match self.with_user(|user, transactions| user.ack(transactions, ack)) {
+        match self.with_tu(|tu, transactions| tu.ack(transactions, ack)) {
             RequestOwner::Here => None,
             RequestOwner::Elsewhere(worker) => Some(worker),
         }
     }
 
-    fn with_user<T>(&mut self, run: impl FnOnce(&mut User, &mut Transactions<'_>) -> T) -> T {
+    fn with_tu<T>(&mut self, run: impl FnOnce(&mut WorkerTu, &mut Transactions<'_>) -> T) -> T {
         let mut transactions = Transactions {
             now: self.now,
             engine: &mut self.engine,
             dispatcher: &mut self.requests.dispatcher,
             owner_of: worker_of,
         };
-        run(&mut self.user, &mut transactions)
+        run(&mut self.tu, &mut transactions)
     }
 
     /// Responds to a refused request without a transaction (RFC 3261 §8.2.7). A retransmission gets the same response.
@@ -578,7 +581,7 @@ impl Endpoint {
         flow: &Flow,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
-        let rules = User::rules(&self.sip_config.settings);
+        let rules = WorkerTu::rules(&self.sip_config.settings);
         let via = to.top_via();
         let tag = Tag::new(self.hash.hash_one(via.branch).to_be_bytes());
         let stamp = Stamp::of(via, flow.remote);
@@ -595,21 +598,20 @@ impl Endpoint {
         if !outgoing.send_back(&back, bytes, &mut self.counters) {
             self.counters.unsent += 1;
         } else if let Some(trace) = &mut self.trace {
-            trace.sent_back(&back, bytes, &mut self.counters);
+            trace.copy_sent_back(&back, bytes, &mut self.counters);
         }
     }
 
     fn trace_received(&mut self, bytes: &[u8], flow: &Flow) {
         if let Some(trace) = &mut self.trace {
-            trace.received(flow, bytes, &mut self.counters);
+            trace.copy_received(flow, bytes, &mut self.counters);
         }
     }
 
-    /// Does everything that the engine has queued. After every call of it this runs before the engine gets anything
-    /// else.
+    /// Carries out everything that the engine has queued. It must run after each call of the engine.
     pub(super) fn drain(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         self.drain_engine(outgoing);
-        while self.with_user(deliver_failure) {
+        while self.with_tu(deliver_failure) {
             self.drain_engine(outgoing);
         }
     }
@@ -631,7 +633,7 @@ impl Endpoint {
                         self.counters.unsent += 1;
                         self.engine.send_failed(now, origin);
                     } else if let Some(trace) = &mut self.trace {
-                        trace.sent(&to, bytes, outgoing, &mut self.counters);
+                        trace.copy_sent(&to, bytes, outgoing, &mut self.counters);
                     }
                 }
                 Output::Connect { key, to } => {
@@ -645,8 +647,8 @@ impl Endpoint {
                 Output::Close(connection) if worker_of(connection) != self.number => {}
                 Output::Close(connection) => outgoing.close(connection, &mut self.counters),
                 Output::Event(event) => {
-                    self.with_user(|user, transactions| {
-                        dispatch_event(user, transactions, &event);
+                    self.with_tu(|tu, transactions| {
+                        dispatch_event(tu, transactions, &event);
                     });
                 }
                 Output::Undelivered { server, to, bytes } => {
@@ -660,8 +662,8 @@ impl Endpoint {
                     remote_target,
                 } => {
                     let (response, target) = (response.to_vec(), remote_target.to_vec());
-                    self.with_user(|user, transactions| {
-                        user.unacknowledged(transactions, &flow, &response, &target);
+                    self.with_tu(|tu, transactions| {
+                        tu.unacknowledged(transactions, &flow, &response, &target);
                     });
                 }
                 _ => {}
@@ -670,7 +672,7 @@ impl Endpoint {
     }
 }
 
-/// Overload control let nothing of it through.
+/// Whether overload control has refused or dropped a message.
 fn outcome_of(received: &Received<'_>) -> MessageOutcome {
     use sip::engine::DropReason;
     match received {
@@ -680,7 +682,7 @@ fn outcome_of(received: &Received<'_>) -> MessageOutcome {
     }
 }
 
-/// Where a response goes, by the request's topmost Via (RFC 3261 §18.2.2).
+/// The address of a response, from the topmost Via of the request (RFC 3261 §18.2.2).
 fn reply_address(flow: &Flow, via: &Via<'_>) -> SocketAddr {
     let sent_by = routing::SentBy {
         port: via.port,

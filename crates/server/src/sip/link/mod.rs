@@ -25,21 +25,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-/// Frames that may wait to be written: batches of up to 64 messages.
-const QUEUE: usize = 256;
+/// Frames that may wait to be written. A frame is a batch of up to 64 messages.
+const MAX_QUEUED_FRAMES: usize = 256;
 
 /// If more frames wait, the other process gets no more new requests.
-const BEHIND: usize = QUEUE / 2;
+const BEHIND_FRAMES: usize = MAX_QUEUED_FRAMES / 2;
 
 /// Time until a full mailbox is tried again.
-const PAUSE: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long the old process may take until it has handed over everything: its clients get their entries, and its log is
-/// written.
-const HANDING_OVER: Duration = Duration::from_secs(30);
+/// How long the old process may take to hand over its state. Before that, its clients get their entries, and it writes
+/// its log.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Server transactions in one frame.
-pub(super) const IDS: usize = 1 << 16;
+/// The maximum of server transactions in one frame.
+pub(super) const MAX_FRAME_IDS: usize = 1 << 16;
 
 /// A message from one process to the other.
 #[derive(Debug)]
@@ -60,16 +60,16 @@ pub(crate) enum Frame {
 
 /// The state that the old process has handed over.
 #[derive(Debug, Default)]
-pub(crate) struct HandedOver {
+pub(crate) struct HandedOverState {
     /// Its server transactions, each with the number of its worker.
     pub(crate) transactions: HashMap<u64, u16>,
     /// Its bindings that are in no log, in the format of log records.
     pub(crate) bindings: Vec<u8>,
 }
 
-/// This process's end. Dropping it closes the connection.
+/// The end of this process. When it is dropped, the connection closes.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ProcessLink {
     stream: UnixStream,
     sender: SyncSender<Frame>,
     waiting: Arc<AtomicUsize>,
@@ -78,28 +78,28 @@ pub(crate) struct Link {
 
 /// The state of the threads of a link.
 #[derive(Debug)]
-pub(crate) struct LinkThreads {
+pub(crate) struct ProcessLinkThreads {
     stream: UnixStream,
     receiver: Receiver<Frame>,
     waiting: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
 }
 
-impl Link {
-    /// Over this socket. Frames are sent only after the threads have started.
+impl ProcessLink {
+    /// The link over this socket. It sends frames only after the threads have started.
     ///
     /// # Errors
     /// If no descriptor is left.
-    pub(crate) fn new(stream: UnixStream) -> io::Result<(Arc<Link>, LinkThreads)> {
-        let (sender, receiver) = mpsc::sync_channel(QUEUE);
+    pub(crate) fn new(stream: UnixStream) -> io::Result<(Arc<ProcessLink>, ProcessLinkThreads)> {
+        let (sender, receiver) = mpsc::sync_channel(MAX_QUEUED_FRAMES);
         stream.set_read_timeout(None)?;
-        let threads = LinkThreads {
+        let threads = ProcessLinkThreads {
             stream: stream.try_clone()?,
             receiver,
             waiting: Arc::default(),
             is_over: Arc::default(),
         };
-        let link = Link {
+        let link = ProcessLink {
             stream,
             sender,
             waiting: Arc::clone(&threads.waiting),
@@ -119,29 +119,28 @@ impl Link {
         })
     }
 
-    /// Queues a frame, and waits for space in the queue: the other process reads these frames while it waits for
-    /// nothing else.
+    /// Queues a frame, and waits for space in the queue. The other process reads these frames without any other work.
     pub(crate) fn send(&self, frame: Frame) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // It fails if the other process has ended, which is noticed elsewhere.
+        // It fails if the other process has ended. The thread that reads notices that.
         let _ = self.sender.send(frame);
     }
 
     /// Whether so many frames wait that the other process gets no more new requests.
     pub(super) fn is_behind(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > BEHIND
+        self.waiting.load(Ordering::Relaxed) > BEHIND_FRAMES
     }
 }
 
-impl Drop for Link {
+impl Drop for ProcessLink {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // The thread that reads must not wait any more. The other end may be closed.
+        // This wakes the thread that reads. The other end may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-impl LinkThreads {
+impl ProcessLinkThreads {
     /// Writes queued frames, and passes received frames to the workers of this process. Both threads end with the
     /// connection.
     ///
@@ -153,7 +152,7 @@ impl LinkThreads {
         numbering: Numbering,
         kept: KeptCapabilities,
     ) -> io::Result<()> {
-        let LinkThreads {
+        let ProcessLinkThreads {
             stream,
             receiver,
             waiting,
@@ -186,8 +185,8 @@ fn write_all(mut stream: &UnixStream, frames: &Receiver<Frame>, waiting: &Atomic
     }
 }
 
-/// Posts the batches of the other process to the mailboxes of their workers, until the stream ends. While a mailbox is
-/// full, it waits; `is_over` ends that.
+/// Posts the batches of the other process to the mailboxes of their workers, until the stream ends. It waits while a
+/// mailbox is full, until `is_over` is set.
 fn read_all(
     stream: &UnixStream,
     boxes: &[Mailbox<WorkerMessage>],
@@ -210,13 +209,13 @@ fn read_all(
                 return;
             }
             message = unposted;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 }
 
 fn read(mut stream: &UnixStream) -> io::Result<Frame> {
-    let mut length = [0; wire::PREFIX];
+    let mut length = [0; wire::LENGTH_BYTES];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > wire::MAX_FRAME_BYTES {
@@ -227,13 +226,13 @@ fn read(mut stream: &UnixStream) -> io::Result<Frame> {
     wire::decode(&body).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The new process: receives what the old one hands over.
+/// Receives the state of the old process. Only the new process calls it.
 ///
 /// # Errors
 /// If the old process gives up, or takes too long.
-pub(crate) fn receive(stream: &UnixStream) -> io::Result<HandedOver> {
-    stream.set_read_timeout(Some(HANDING_OVER))?;
-    let mut handed = HandedOver::default();
+pub(crate) fn receive(stream: &UnixStream) -> io::Result<HandedOverState> {
+    stream.set_read_timeout(Some(HANDOVER_TIMEOUT))?;
+    let mut handed = HandedOverState::default();
     loop {
         match read(stream)? {
             Frame::Transactions { worker, ids } => {
@@ -242,7 +241,7 @@ pub(crate) fn receive(stream: &UnixStream) -> io::Result<HandedOver> {
             }
             Frame::Bindings(records) => handed.bindings.extend_from_slice(&records),
             Frame::Settled => return Ok(handed),
-            // Nothing is handed over to a worker that does not run yet.
+            // The old process sends no batch to a worker that does not run yet.
             Frame::Batch { .. } => {}
         }
     }

@@ -1,4 +1,4 @@
-//! How frames are written: they travel between two processes of the same release on one host.
+//! The format of frames between two processes on one host.
 //!
 //! ```text
 //! length  kind  body
@@ -6,12 +6,12 @@
 //! ```
 
 use super::Frame;
-use crate::sip::balance::{Item, Kind, SipBatch};
+use crate::sip::balance::{BatchItem, ItemKind, SipBatch};
 use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Bytes of a frame's length.
-pub(super) const PREFIX: usize = 4;
+pub(super) const LENGTH_BYTES: usize = 4;
 
 /// Bytes of a frame. A batch has at most 128 KiB and one message more.
 pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
@@ -24,10 +24,10 @@ const TRANSPORTS: [Transport; 5] = [
     Transport::Wss,
 ];
 
-/// Writes a frame in place of what `out` has.
+/// Writes a frame into `out`, in place of its contents.
 pub(super) fn encode(frame: &Frame, out: &mut Vec<u8>) {
     out.clear();
-    out.extend_from_slice(&[0; PREFIX]);
+    out.extend_from_slice(&[0; LENGTH_BYTES]);
     match frame {
         Frame::Batch { to, batch } => {
             out.push(0);
@@ -51,13 +51,13 @@ pub(super) fn encode(frame: &Frame, out: &mut Vec<u8>) {
         }
         Frame::Settled => out.push(3),
     }
-    let len = (out.len() - PREFIX) as u32;
-    out[..PREFIX].copy_from_slice(&len.to_le_bytes());
+    let len = (out.len() - LENGTH_BYTES) as u32;
+    out[..LENGTH_BYTES].copy_from_slice(&len.to_le_bytes());
 }
 
 /// Reads a frame without its length; `None` if it is none.
 pub(super) fn decode(bytes: &[u8]) -> Option<Frame> {
-    let mut rest = Rest(bytes);
+    let mut rest = FrameReader(bytes);
     let [kind] = rest.take()?;
     Some(match kind {
         0 => Frame::Batch {
@@ -80,7 +80,7 @@ fn ids(bytes: &[u8]) -> Option<Vec<u64>> {
     rest.is_empty().then(|| ids.collect())
 }
 
-fn batch(rest: &mut Rest<'_>) -> Option<SipBatch> {
+fn batch(rest: &mut FrameReader<'_>) -> Option<SipBatch> {
     let mut batch = SipBatch {
         from: u16::from_le_bytes(rest.take()?),
         ..SipBatch::default()
@@ -92,8 +92,8 @@ fn batch(rest: &mut Rest<'_>) -> Option<SipBatch> {
         rest.0 = behind;
         let start = batch.bytes.len();
         batch.bytes.extend_from_slice(bytes);
-        batch.messages += usize::from(matches!(kind, Kind::Message { .. }));
-        batch.items.push(Item {
+        batch.messages += usize::from(matches!(kind, ItemKind::Message { .. }));
+        batch.items.push(BatchItem {
             kind,
             bytes: start..batch.bytes.len(),
         });
@@ -101,39 +101,39 @@ fn batch(rest: &mut Rest<'_>) -> Option<SipBatch> {
     Some(batch)
 }
 
-fn put_kind(kind: &Kind, out: &mut Vec<u8>) {
+fn put_kind(kind: &ItemKind, out: &mut Vec<u8>) {
     let mut put = |number: u8, key: ConnectionKey| {
         out.push(number);
         out.extend_from_slice(&key.0.to_le_bytes());
     };
     match kind {
-        Kind::Message { flow, asked } => {
+        ItemKind::Message { flow, asked } => {
             out.push(0);
             out.extend_from_slice(&asked.to_le_bytes());
             put_flow(flow, out);
         }
-        Kind::Names(key) => put(1, *key),
-        Kind::Bytes(key) => put(2, *key),
-        Kind::Gone(key) => put(3, *key),
-        Kind::Unreachable => out.push(4),
-        Kind::HalfClosed(key) => put(5, *key),
+        ItemKind::Names(key) => put(1, *key),
+        ItemKind::Bytes(key) => put(2, *key),
+        ItemKind::Closed(key) => put(3, *key),
+        ItemKind::Unreachable => out.push(4),
+        ItemKind::HalfClosed(key) => put(5, *key),
     }
 }
 
-fn take_kind(rest: &mut Rest<'_>) -> Option<Kind> {
+fn take_kind(rest: &mut FrameReader<'_>) -> Option<ItemKind> {
     let [number] = rest.take()?;
-    let key = |rest: &mut Rest<'_>| rest.take().map(u64::from_le_bytes).map(ConnectionKey);
+    let key = |rest: &mut FrameReader<'_>| rest.take().map(u64::from_le_bytes).map(ConnectionKey);
     Some(match number {
         0 => {
             let asked = u16::from_le_bytes(rest.take()?);
             let flow = take_flow(rest)?;
-            Kind::Message { flow, asked }
+            ItemKind::Message { flow, asked }
         }
-        1 => Kind::Names(key(rest)?),
-        2 => Kind::Bytes(key(rest)?),
-        3 => Kind::Gone(key(rest)?),
-        4 => Kind::Unreachable,
-        5 => Kind::HalfClosed(key(rest)?),
+        1 => ItemKind::Names(key(rest)?),
+        2 => ItemKind::Bytes(key(rest)?),
+        3 => ItemKind::Closed(key(rest)?),
+        4 => ItemKind::Unreachable,
+        5 => ItemKind::HalfClosed(key(rest)?),
         _ => return None,
     })
 }
@@ -148,7 +148,7 @@ fn put_flow(flow: &Flow, out: &mut Vec<u8>) {
     put_address(flow.remote, out);
 }
 
-fn take_flow(rest: &mut Rest<'_>) -> Option<Flow> {
+fn take_flow(rest: &mut FrameReader<'_>) -> Option<Flow> {
     let [transport, has_connection] = rest.take()?;
     let listener = u16::from_le_bytes(rest.take()?);
     let connection = u64::from_le_bytes(rest.take()?);
@@ -176,7 +176,7 @@ fn put_address(address: SocketAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(&address.port().to_le_bytes());
 }
 
-fn take_address(rest: &mut Rest<'_>) -> Option<SocketAddr> {
+fn take_address(rest: &mut FrameReader<'_>) -> Option<SocketAddr> {
     match rest.take()? {
         [4] => {
             let ip = Ipv4Addr::from(rest.take::<4>()?);
@@ -193,10 +193,10 @@ fn take_address(rest: &mut Rest<'_>) -> Option<SocketAddr> {
     }
 }
 
-/// Bytes that are taken from the front.
-struct Rest<'a>(&'a [u8]);
+/// Bytes that are not read yet.
+struct FrameReader<'a>(&'a [u8]);
 
-impl Rest<'_> {
+impl FrameReader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -221,15 +221,15 @@ mod tests {
     }
 
     fn all() -> SipBatch {
-        let message = |flow| Kind::Message { flow, asked: 3 };
+        let message = |flow| ItemKind::Message { flow, asked: 3 };
         let kinds = [
             message(flow(Transport::Udp, "192.0.2.1:5060", "198.51.100.1:1")),
-            Kind::Names(ConnectionKey(1)),
+            ItemKind::Names(ConnectionKey(1)),
             message(flow(Transport::Wss, "[fe80::1%2]:443", "[2001:db8::2]:9")),
-            Kind::Bytes(ConnectionKey(2)),
-            Kind::Gone(ConnectionKey(3)),
-            Kind::Unreachable,
-            Kind::HalfClosed(ConnectionKey(4)),
+            ItemKind::Bytes(ConnectionKey(2)),
+            ItemKind::Closed(ConnectionKey(3)),
+            ItemKind::Unreachable,
+            ItemKind::HalfClosed(ConnectionKey(4)),
         ];
         let mut batch = SipBatch {
             from: 9,
@@ -239,7 +239,7 @@ mod tests {
         for (number, kind) in kinds.into_iter().enumerate() {
             let start = batch.bytes.len();
             batch.bytes.extend(std::iter::repeat_n(b'x', number * 10));
-            batch.items.push(Item {
+            batch.items.push(BatchItem {
                 kind,
                 bytes: start..batch.bytes.len(),
             });
@@ -264,7 +264,7 @@ mod tests {
         for frame in &frames {
             let mut bytes = Vec::new();
             encode(frame, &mut bytes);
-            let (length, body) = bytes.split_first_chunk::<PREFIX>().unwrap();
+            let (length, body) = bytes.split_first_chunk::<LENGTH_BYTES>().unwrap();
             assert_eq!(u32::from_le_bytes(*length) as usize, body.len());
             let read = decode(body).unwrap();
             assert_eq!(format!("{read:?}"), format!("{frame:?}"));
@@ -272,9 +272,9 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&frames[0], &mut bytes);
         let whole = format!("{:?}", frames[0]);
-        for end in PREFIX..bytes.len() {
+        for end in LENGTH_BYTES..bytes.len() {
             // A batch may end behind any of its items.
-            let read = decode(&bytes[PREFIX..end]);
+            let read = decode(&bytes[LENGTH_BYTES..end]);
             assert!(read.is_none_or(|frame| format!("{frame:?}") != whole));
         }
         assert!(decode(&[9]).is_none());

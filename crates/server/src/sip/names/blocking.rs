@@ -1,6 +1,6 @@
-//! For programs that may wait: the servers of a URI at once.
+//! A look-up that blocks, for programs that may wait.
 
-use super::{Answered, Families, NameResolver, NoAnswer};
+use super::{AddressFamilies, DnsFailure, DnsQueryResult, NameResolver};
 use sip::routing::{Candidate, DnsCache, Locate, Located, Locator, Penalties, Query};
 use sip::{HashKey, Mono};
 use std::sync::mpsc;
@@ -10,28 +10,28 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocateError {
-    /// The DNS says so.
+    /// The name does not exist, or has no usable records.
     #[error(
         "there is no such name, or nothing serves SIP there over a transport that is spoken here"
     )]
     Nowhere,
-    /// Name servers refuse or fail.
+    /// Name servers refuse the query or fail.
     #[error("the DNS does not answer as it should: look at the name servers in /etc/resolv.conf")]
     Failed,
-    /// Name servers are silent.
+    /// Name servers do not respond.
     #[error("the DNS did not answer in time: look at the name servers in /etc/resolv.conf")]
     TimedOut,
 }
 
-/// Rounds of questions: NAPTR, SRV, addresses.
-const ROUNDS: usize = 4;
+/// Rounds of queries: NAPTR, SRV, addresses.
+const MAX_ROUNDS: usize = 4;
 
-/// Longer than the resolver takes for one question.
+/// Longer than the timeout of the resolver for one query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl NameResolver {
-    /// The servers to try for a URI, in this order (RFC 3263 §4); never empty. Waits for the DNS, some seconds at most
-    /// for each of three questions. `locator` says which transports can be used.
+    /// The servers to try for a URI, in this order (RFC 3263 §4); never empty. Waits for the DNS, at most some
+    /// seconds per query. `locator` has the transports that can be used.
     ///
     /// # Errors
     /// [`LocateError`].
@@ -43,7 +43,7 @@ impl NameResolver {
         let key = HashKey::new([0; 16]);
         let mut cache = DnsCache::new(key);
         let penalties = Penalties::new(key);
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             match locator.locate(Mono(0), target, &cache, &penalties) {
                 Located::Servers(servers) => return Ok(servers),
                 Located::Nowhere => return Err(LocateError::Nowhere),
@@ -63,13 +63,13 @@ impl NameResolver {
         Err(LocateError::Failed)
     }
 
-    fn ask_all(&self, queries: Vec<Query>) -> Result<Vec<Answered>, LocateError> {
-        let both = Families { v4: true, v6: true };
+    fn ask_all(&self, queries: Vec<Query>) -> Result<Vec<DnsQueryResult>, LocateError> {
+        let both = AddressFamilies { v4: true, v6: true };
         let (sender, answers) = mpsc::channel();
         let count = queries.len();
         for query in queries {
             let sender = sender.clone();
-            // Who waits may have given up.
+            // The caller may not wait any more.
             let reply = move |answered| drop(sender.send(answered));
             let asked = self.ask(query, both, reply);
             asked.map_err(|_| LocateError::Failed)?;
@@ -81,8 +81,9 @@ impl NameResolver {
             tracing::debug!(query = ?answered.query, took = ?answered.took, "asked the DNS");
             all.push(answered);
         }
-        let silent =
-            |answered: &Answered| answered.result.as_ref().err() == Some(&NoAnswer::TimedOut);
+        let silent = |answered: &DnsQueryResult| {
+            answered.result.as_ref().err() == Some(&DnsFailure::TimedOut)
+        };
         match all.iter().all(silent) {
             true => Err(LocateError::TimedOut),
             false => Ok(all),

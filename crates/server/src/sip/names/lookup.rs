@@ -1,6 +1,6 @@
-//! What hickory-resolver is asked, and what its answers mean to SIP.
+//! Sends queries with hickory-resolver, and converts its records for SIP.
 
-use super::{Families, NoAnswer, RecordsWithTtl};
+use super::{AddressFamilies, DnsFailure, RecordsWithTtl};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts, ServerOrderingStrategy,
@@ -16,88 +16,87 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-/// How long a name server has to answer, and how often it is asked again.
-const EACH: Duration = Duration::from_secs(2);
-const ATTEMPTS: usize = 2;
+/// The timeout of one attempt, and the number of attempts.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_ATTEMPTS: usize = 2;
 
 /// The timeout of one query with all its servers. Three queries in a row (NAPTR, SRV, addresses) leave half the time of
 /// a transaction.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Datagrams up to this length arrive whole over every path (DNS flag day 2020); longer answers come by TCP.
-const LONGEST_DATAGRAM: u16 = 1232;
+/// Datagrams up to this length are not fragmented on any path (DNS flag day 2020). Longer responses use TCP.
+const MAX_DATAGRAM_BYTES: u16 = 1232;
 
-/// Where the system says whom to ask, and what needs no asking. They change while the server runs: a lease is renewed,
-/// a host is added.
-const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+/// The name servers and hosts of the system. They may change while the server runs, for example with a DHCP lease.
+const SYSTEM_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// When each of them was changed last.
-type Changed = [Option<SystemTime>; FILES.len()];
+/// When each of [`SYSTEM_FILES`] was changed last.
+type ModificationTimes = [Option<SystemTime>; SYSTEM_FILES.len()];
 
-/// Asks name servers.
-pub(super) struct Lookups {
+/// Sends queries to name servers.
+pub(super) struct DnsLookups {
     servers: Vec<SocketAddr>,
-    current: RefCell<Current>,
+    current: RefCell<LoadedResolver>,
 }
 
-/// The result of reading the files.
-struct Current {
-    changed: Changed,
-    /// Nothing where the system's configuration cannot be read.
+/// The resolver that the system files have configured.
+struct LoadedResolver {
+    changed: ModificationTimes,
+    /// `None` if the configuration of the system cannot be read.
     resolver: Option<Rc<TokioResolver>>,
 }
 
-impl Current {
-    fn read(servers: &[SocketAddr]) -> Current {
-        let resolver = make(servers)
+impl LoadedResolver {
+    fn read(servers: &[SocketAddr]) -> LoadedResolver {
+        let resolver = make_resolver(servers)
             .inspect_err(|error| {
                 tracing::warn!(%error, "cannot look up names for SIP: set name servers in sip.resolvers");
             })
             .ok();
-        Current {
-            changed: changed(),
+        LoadedResolver {
+            changed: modification_times(),
             resolver: resolver.map(Rc::new),
         }
     }
 }
 
-fn changed() -> Changed {
-    FILES.map(|file| {
+fn modification_times() -> ModificationTimes {
+    SYSTEM_FILES.map(|file| {
         std::fs::metadata(file)
             .and_then(|file| file.modified())
             .ok()
     })
 }
 
-impl Lookups {
-    pub(super) fn new(servers: &[SocketAddr]) -> Lookups {
-        Lookups {
+impl DnsLookups {
+    pub(super) fn new(servers: &[SocketAddr]) -> DnsLookups {
+        DnsLookups {
             servers: servers.to_vec(),
-            current: RefCell::new(Current::read(servers)),
+            current: RefCell::new(LoadedResolver::read(servers)),
         }
     }
 
     pub(super) async fn ask(
         &self,
         query: &Query,
-        families: Families,
-    ) -> Result<RecordsWithTtl, NoAnswer> {
-        let resolver = self.resolver().ok_or(NoAnswer::Failed)?;
+        families: AddressFamilies,
+    ) -> Result<RecordsWithTtl, DnsFailure> {
+        let resolver = self.resolver().ok_or(DnsFailure::Failed)?;
         let asked = tokio::time::timeout(QUERY_TIMEOUT, ask(&resolver, query, families));
-        asked.await.unwrap_or(Err(NoAnswer::TimedOut))
+        asked.await.unwrap_or(Err(DnsFailure::TimedOut))
     }
 
-    /// The resolver by the files as they are now.
+    /// The resolver of the current system files.
     fn resolver(&self) -> Option<Rc<TokioResolver>> {
         let mut current = self.current.borrow_mut();
-        if current.changed != changed() {
-            *current = Current::read(&self.servers);
+        if current.changed != modification_times() {
+            *current = LoadedResolver::read(&self.servers);
         }
         current.resolver.clone()
     }
 }
 
-fn make(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
+fn make_resolver(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
     let provider = TokioRuntimeProvider::default();
     let mut builder = match servers {
         [] => TokioResolver::builder_tokio()?,
@@ -108,15 +107,15 @@ fn make(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
         }
     };
     let options: &mut ResolverOpts = builder.options_mut();
-    options.timeout = EACH;
-    options.attempts = ATTEMPTS;
-    options.edns_payload_len = LONGEST_DATAGRAM;
-    // Those who ask have caches of their own, with the limits of SIP.
+    options.timeout = ATTEMPT_TIMEOUT;
+    options.attempts = MAX_ATTEMPTS;
+    options.edns_payload_len = MAX_DATAGRAM_BYTES;
+    // Each worker has its own cache, with the limits of SIP.
     options.cache_size = 0;
-    // Two servers at a time, the faster ones first: a failed server costs no time.
+    // The resolver queries two servers at a time, the fastest ones first. So a failed server causes no delay.
     options.server_ordering_strategy = ServerOrderingStrategy::QueryStatistics;
     options.num_concurrent_reqs = 2;
-    // A forged answer must guess the case of the letters as well.
+    // A forged response must guess the case of the letters, too.
     options.case_randomization = true;
     builder.build()
 }
@@ -132,27 +131,27 @@ fn name_server(address: SocketAddr) -> NameServerConfig {
 async fn ask(
     resolver: &TokioResolver,
     query: &Query,
-    families: Families,
-) -> Result<RecordsWithTtl, NoAnswer> {
+    families: AddressFamilies,
+) -> Result<RecordsWithTtl, DnsFailure> {
     match query {
         Query::Naptr(name) => {
             let found = records(resolver, name, RecordType::NAPTR).await?;
-            Ok(found.known(|data| DnsRecords::Naptr(data.filter_map(naptr).collect())))
+            Ok(found.to_records(|data| DnsRecords::Naptr(data.filter_map(naptr).collect())))
         }
         Query::Srv(name) => {
             let found = records(resolver, name, RecordType::SRV).await?;
-            Ok(found.known(|data| DnsRecords::Srv(data.filter_map(srv).collect())))
+            Ok(found.to_records(|data| DnsRecords::Srv(data.filter_map(srv).collect())))
         }
         Query::Addresses(name) => addresses(resolver, name, families).await,
     }
 }
 
-/// The addresses of the families that are of use, IPv6 first (RFC 6724 §2.1 has it so for addresses of equal scope).
+/// The addresses of the usable families, IPv6 first. That is the order of RFC 6724 §2.1 for equal scopes.
 async fn addresses(
     resolver: &TokioResolver,
     name: &DnsName,
-    families: Families,
-) -> Result<RecordsWithTtl, NoAnswer> {
+    families: AddressFamilies,
+) -> Result<RecordsWithTtl, DnsFailure> {
     let v6 = async {
         match families.v6 {
             true => Some(records(resolver, name, RecordType::AAAA).await),
@@ -165,7 +164,7 @@ async fn addresses(
             false => None,
         }
     };
-    let results = both(v6, v4).await;
+    let results = join_both(v6, v4).await;
     let mut all: Vec<IpAddr> = Vec::new();
     let (mut ttl, mut failure) = (Duration::MAX, None);
     for result in results.into_iter().flatten() {
@@ -178,7 +177,7 @@ async fn addresses(
         }
     }
     match failure {
-        // One family is better than nothing; that there is nothing was not said.
+        // The addresses of one family are sufficient. Without any, the error of the other one counts.
         Some(error) if all.is_empty() => Err(error),
         _ => Ok(RecordsWithTtl {
             answer: DnsRecords::Addresses(all),
@@ -188,7 +187,7 @@ async fn addresses(
 }
 
 /// Runs both at the same time.
-async fn both<T>(first: impl Future<Output = T>, second: impl Future<Output = T>) -> [T; 2] {
+async fn join_both<T>(first: impl Future<Output = T>, second: impl Future<Output = T>) -> [T; 2] {
     use std::pin::pin;
     use std::task::Poll;
     let (mut first, mut second) = (pin!(first), pin!(second));
@@ -215,19 +214,19 @@ async fn both<T>(first: impl Future<Output = T>, second: impl Future<Output = T>
     .await
 }
 
-/// Records as they came; none if there are none.
-struct Found {
+/// The records in a response; none if the name has none.
+struct FoundRecords {
     lookup: Option<Lookup>,
     ttl: Duration,
 }
 
-impl Found {
+impl FoundRecords {
     fn data(&self) -> impl Iterator<Item = &RData> {
         let records = self.lookup.as_ref().map_or(&[][..], Lookup::answers);
         records.iter().map(|record| &record.data)
     }
 
-    fn known<'a>(
+    fn to_records<'a>(
         &'a self,
         make: impl FnOnce(&mut dyn Iterator<Item = &'a RData>) -> DnsRecords,
     ) -> RecordsWithTtl {
@@ -242,25 +241,25 @@ async fn records(
     resolver: &TokioResolver,
     name: &DnsName,
     kind: RecordType,
-) -> Result<Found, NoAnswer> {
-    // Whole names only: what a search list makes of them depends on the machine.
-    let mut name = Name::from_ascii(name.as_str()).map_err(|_| NoAnswer::Failed)?;
+) -> Result<FoundRecords, DnsFailure> {
+    // Fully qualified names only. A search list depends on the machine.
+    let mut name = Name::from_ascii(name.as_str()).map_err(|_| DnsFailure::Failed)?;
     name.set_fqdn(true);
     match resolver.lookup(name, kind).await {
         Ok(lookup) => {
-            // Those of the aliases on the way are among them.
+            // The CNAME records are among them.
             let ttl = lookup.answers().iter().map(|record| record.ttl).min();
-            Ok(Found {
+            Ok(FoundRecords {
                 ttl: Duration::from_secs(ttl.unwrap_or(0).into()),
                 lookup: Some(lookup),
             })
         }
-        Err(error) => none_of(&error).map(|ttl| Found { lookup: None, ttl }),
+        Err(error) => negative_ttl(&error).map(|ttl| FoundRecords { lookup: None, ttl }),
     }
 }
 
-/// For how long it may be believed that there is nothing, if that is what was said (RFC 2308 §5).
-fn none_of(error: &NetError) -> Result<Duration, NoAnswer> {
+/// How long the absence of records may be cached (RFC 2308 §5). An error if the response does not say it.
+fn negative_ttl(error: &NetError) -> Result<Duration, DnsFailure> {
     match error {
         NetError::Dns(DnsError::NoRecordsFound(nothing))
             if matches!(
@@ -268,17 +267,17 @@ fn none_of(error: &NetError) -> Result<Duration, NoAnswer> {
                 ResponseCode::NoError | ResponseCode::NXDomain
             ) =>
         {
-            // Without an SOA it is not to be kept: the cache has a shortest time for that.
+            // Without an SOA, it must not be cached. The cache has a minimum time for that.
             let seconds = nothing.negative_ttl.unwrap_or(0);
             Ok(Duration::from_secs(seconds.into()))
         }
-        NetError::Timeout => Err(NoAnswer::TimedOut),
-        NetError::Busy => Err(NoAnswer::TooMany),
-        _ => Err(NoAnswer::Failed),
+        NetError::Timeout => Err(DnsFailure::TimedOut),
+        NetError::Busy => Err(DnsFailure::TooMany),
+        _ => Err(DnsFailure::Failed),
     }
 }
 
-/// RFC 3263 §4.1: of use is what leads to SRV records.
+/// RFC 3263 §4.1: only records that lead to SRV records are usable.
 fn naptr(data: &RData) -> Option<Naptr> {
     let RData::NAPTR(record) = data else {
         return None;

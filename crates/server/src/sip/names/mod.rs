@@ -1,13 +1,13 @@
 //! DNS names: a worker begins a look-up here, and gets the result later. Only callers of [`NameResolver::locate`] wait.
 //!
 //! ```text
-//!  worker ── question ──> bounded queue ──> one thread: hickory-resolver over UDP and TCP
+//!  worker ── query ─────> bounded queue ──> one thread: hickory-resolver over UDP and TCP
 //!    ^                                              │
-//!    └────────── a message in its mailbox <── answer ┘   one for everybody who has asked the same meanwhile
+//!    └────────── a message in its mailbox <── result ┘   one for all who have sent the same query meanwhile
 //! ```
 //!
-//! The thread begins with the first question: a server that sends nothing to names has none. It ends with the last
-//! [`NameResolver`]. What was answered is cached by those who asked (`sip::routing::DnsCache`), not here.
+//! The thread begins with the first query, so a server that resolves no names has no thread. It ends with the last
+//! [`NameResolver`]. The workers cache results (`sip::routing::DnsCache`); this module does not.
 
 mod blocking;
 mod lookup;
@@ -22,64 +22,64 @@ use std::time::Duration;
 use thread::DnsQuery;
 use tokio::sync::mpsc;
 
-/// Questions that may wait for the thread to look at them; those that it asks are bounded besides.
-const QUEUE: usize = 256;
+/// Queries that may wait for the thread. The queries that it has sent have their own limit.
+const MAX_QUEUED_QUERIES: usize = 256;
 
-/// Asks the DNS, on a separate thread. Clones share it.
+/// Sends DNS queries on a separate thread. Clones share the thread.
 #[derive(Debug, Clone)]
 pub struct NameResolver {
-    shared: Arc<Shared>,
+    shared: Arc<SharedResolver>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedResolver {
     /// The name servers; empty: those of `/etc/resolv.conf`.
     servers: Vec<SocketAddr>,
-    /// Where the thread may run: not only where the worker does that begins it.
+    /// The processors that the thread may use. The worker that begins it may be pinned to one.
     processors: Vec<usize>,
     questions: OnceLock<Option<mpsc::Sender<DnsQuery>>>,
 }
 
-/// What came of a question.
+/// The result of a DNS query.
 #[derive(Debug, Clone)]
-pub(crate) struct Answered {
+pub(crate) struct DnsQueryResult {
     pub(crate) query: Query,
-    pub(crate) result: Result<RecordsWithTtl, NoAnswer>,
+    pub(crate) result: Result<RecordsWithTtl, DnsFailure>,
     pub(crate) took: Duration,
 }
 
-/// What the DNS says, which may be that there is nothing, and for how long that may be believed.
+/// DNS records, maybe none, and how long they may be cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordsWithTtl {
     pub(crate) answer: DnsRecords,
     pub(crate) ttl: Duration,
 }
 
-/// Why there is no answer.
+/// Why a DNS query has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
+pub(crate) enum DnsFailure {
     /// Name servers refuse, fail or cannot be reached.
     Failed,
-    /// None answered in time.
+    /// No name server has responded in time.
     TimedOut,
-    /// Too many questions are open.
+    /// Too many queries are open.
     TooMany,
 }
 
-/// Which addresses are of use.
+/// The address families that this server can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Families {
+pub(crate) struct AddressFamilies {
     pub(crate) v4: bool,
     pub(crate) v6: bool,
 }
 
 impl NameResolver {
-    /// One that asks these name servers, over UDP and where answers are too long for it over TCP; without any, those of
-    /// `/etc/resolv.conf`. `/etc/hosts` is looked at first in any case.
+    /// A resolver with these name servers; without any, with those of `/etc/resolv.conf`. It uses UDP, and TCP for long
+    /// responses. It reads `/etc/hosts` before it sends a query.
     #[must_use]
     pub fn new(servers: &[SocketAddr]) -> NameResolver {
         NameResolver {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedResolver {
                 servers: servers.to_vec(),
                 processors: io::affinity::available().unwrap_or_default(),
                 questions: OnceLock::new(),
@@ -95,12 +95,12 @@ impl NameResolver {
     pub(crate) fn ask(
         &self,
         query: Query,
-        families: Families,
-        reply: impl FnOnce(Answered) + Send + 'static,
-    ) -> Result<(), NoAnswer> {
+        families: AddressFamilies,
+        reply: impl FnOnce(DnsQueryResult) + Send + 'static,
+    ) -> Result<(), DnsFailure> {
         let shared = &self.shared;
         let questions = shared.questions.get_or_init(|| {
-            let (sender, receiver) = mpsc::channel(QUEUE);
+            let (sender, receiver) = mpsc::channel(MAX_QUEUED_QUERIES);
             thread::spawn(shared.servers.clone(), shared.processors.clone(), receiver)
                 .inspect_err(
                     |error| tracing::error!(%error, "cannot start the thread that looks up names"),
@@ -108,15 +108,15 @@ impl NameResolver {
                 .ok()
                 .map(|()| sender)
         });
-        let questions = questions.as_ref().ok_or(NoAnswer::Failed)?;
+        let questions = questions.as_ref().ok_or(DnsFailure::Failed)?;
         let question = DnsQuery {
             query,
             families,
             reply: Box::new(reply),
         };
         questions.try_send(question).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NoAnswer::TooMany,
-            mpsc::error::TrySendError::Closed(_) => NoAnswer::Failed,
+            mpsc::error::TrySendError::Full(_) => DnsFailure::TooMany,
+            mpsc::error::TrySendError::Closed(_) => DnsFailure::Failed,
         })
     }
 }

@@ -1,8 +1,8 @@
 //! The thread of DNS queries: takes queries from the queue, sends equal ones once, and gives the result to all who
 //! wait.
 
-use super::lookup::Lookups;
-use super::{Answered, Families, NoAnswer};
+use super::lookup::DnsLookups;
+use super::{AddressFamilies, DnsFailure, DnsQueryResult};
 use sip::routing::Query;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,30 +13,30 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-/// Questions that are asked at a time. Each is a socket or two.
-const MAX_OPEN: usize = 256;
+/// Queries in progress. Each has one or two sockets.
+const MAX_OPEN_QUERIES: usize = 256;
 
 /// How many requests may wait for one query.
-const MAX_LISTENERS: usize = 1024;
+const MAX_WAITERS_PER_QUERY: usize = 1024;
 
 /// One query, and where its result goes.
 pub(super) struct DnsQuery {
     pub(super) query: Query,
-    pub(super) families: Families,
-    pub(super) reply: Reply,
+    pub(super) families: AddressFamilies,
+    pub(super) reply: DnsReply,
 }
 
-/// Tells one who has asked.
-pub(super) type Reply = Box<dyn FnOnce(Answered) + Send>;
+/// Gives a result to its caller.
+pub(super) type DnsReply = Box<dyn FnOnce(DnsQueryResult) + Send>;
 
 impl fmt::Debug for DnsQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Question").field(&self.query).finish()
+        f.debug_tuple("DnsQuery").field(&self.query).finish()
     }
 }
 
 /// The queries in progress, and where their results go.
-type Open = Rc<RefCell<HashMap<(Query, Families), Vec<Reply>>>>;
+type OpenQueries = Rc<RefCell<HashMap<(Query, AddressFamilies), Vec<DnsReply>>>>;
 
 /// Begins the thread. It ends when its last handle is dropped.
 pub(super) fn spawn(
@@ -50,18 +50,18 @@ pub(super) fn spawn(
     std::thread::Builder::new()
         .name("hairpin-names".to_owned())
         .spawn(move || {
-            // A thread inherits the processor of a pinned worker, which has better use for it.
+            // A thread inherits the affinity of the worker that begins it.
             if let Err(error) = io::affinity::spread_current_thread(&processors) {
                 tracing::debug!(%error, "names are looked up where a worker runs");
             }
-            LocalSet::new().block_on(&runtime, serve(Lookups::new(&servers), questions));
+            LocalSet::new().block_on(&runtime, serve(DnsLookups::new(&servers), questions));
         })
         .map(drop)
 }
 
-async fn serve(lookups: Lookups, mut questions: mpsc::Receiver<DnsQuery>) {
+async fn serve(lookups: DnsLookups, mut questions: mpsc::Receiver<DnsQuery>) {
     let lookups = Rc::new(lookups);
-    let open = Open::default();
+    let open = OpenQueries::default();
     while let Some(question) = questions.recv().await {
         let DnsQuery {
             query,
@@ -70,28 +70,28 @@ async fn serve(lookups: Lookups, mut questions: mpsc::Receiver<DnsQuery>) {
         } = question;
         let key = (query, families);
         let mut asked = open.borrow_mut();
-        let is_full = asked.len() >= MAX_OPEN;
+        let is_full = asked.len() >= MAX_OPEN_QUERIES;
         match asked.get_mut(&key) {
-            Some(replies) if replies.len() < MAX_LISTENERS => replies.push(reply),
+            Some(replies) if replies.len() < MAX_WAITERS_PER_QUERY => replies.push(reply),
             None if !is_full => {
                 asked.insert(key.clone(), vec![reply]);
                 let (lookups, open) = (Rc::clone(&lookups), Rc::clone(&open));
                 tokio::task::spawn_local(async move { ask(&lookups, key, &open).await });
             }
-            _ => reply(Answered {
+            _ => reply(DnsQueryResult {
                 query: key.0,
-                result: Err(NoAnswer::TooMany),
+                result: Err(DnsFailure::TooMany),
                 took: std::time::Duration::ZERO,
             }),
         }
     }
 }
 
-async fn ask(lookups: &Lookups, key: (Query, Families), open: &Open) {
+async fn ask(lookups: &DnsLookups, key: (Query, AddressFamilies), open: &OpenQueries) {
     let begun = Instant::now();
     let result = lookups.ask(&key.0, key.1).await;
     let replies = open.borrow_mut().remove(&key).unwrap_or_default();
-    let answered = Answered {
+    let answered = DnsQueryResult {
         query: key.0,
         result,
         took: begun.elapsed(),

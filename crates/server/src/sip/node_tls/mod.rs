@@ -11,6 +11,7 @@
 //! the same certificate after a restart and in both processes of an upgrade. The session keys are those of TLS 1.3: who
 //! learns the secret later cannot read what was recorded before.
 
+use crate::certificates::{Fingerprint, self_sign};
 use crate::cluster_keys::ClusterKeys;
 use arc_swap::ArcSwap;
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519, SerialNumber};
@@ -18,7 +19,6 @@ use sip::flow::Transport;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use streams::Tls;
@@ -40,65 +40,24 @@ use streams::rustls::{
 /// it. So clocks may differ by less, and nodes may lose the engine for less.
 const OVERLAP_S: u64 = 3 * 86_400;
 
-/// This node keeps the fingerprints of a node that publishes nothing any more for this time. So dialogs go on while the
-/// engine is away.
-const KEPT_TIME: Duration = Duration::from_secs(7 * 86_400);
+/// How long this node keeps the fingerprints of a node that publishes nothing any more. So dialogs continue while the
+/// engine is down.
+const FINGERPRINTS_KEPT_TIME: Duration = Duration::from_secs(7 * 86_400);
 
-/// Addresses of nodes that are kept. More than a cluster has nodes, because a node may get another address.
+/// The maximum of kept addresses. It is larger than a cluster, because a node may get another address.
 const MAX_ADDRESSES: usize = 4_000;
 
-/// RFC 8410 §7: what comes before the 32 bytes of an Ed25519 key in PKCS #8.
-const PKCS8: [u8; 16] = [
+/// RFC 8410 §7: the bytes before an Ed25519 key in PKCS #8.
+const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
 ];
 
-/// The SHA-256 of a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    /// Of a certificate in DER.
-    #[must_use]
-    pub fn of(certificate: &[u8]) -> Fingerprint {
-        let digest = ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, certificate);
-        let mut bytes = [0; 32];
-        bytes.copy_from_slice(digest.as_ref());
-        Fingerprint(bytes)
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// The text is not a fingerprint, because it is not 64 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a fingerprint has 64 hexadecimal digits")]
-pub struct NoFingerprint;
-
-impl FromStr for Fingerprint {
-    type Err = NoFingerprint;
-
-    fn from_str(text: &str) -> Result<Fingerprint, NoFingerprint> {
-        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(NoFingerprint);
-        }
-        let mut bytes = [0; 32];
-        for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
-            *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| NoFingerprint)?;
-        }
-        Ok(Fingerprint(bytes))
-    }
-}
-
-/// What another node publishes.
+/// The fingerprints that another node publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFingerprints {
-    /// Where it takes SIP over TLS.
+    /// Its addresses for SIP over TLS.
     pub addresses: Vec<SocketAddr>,
-    /// The certificates that it may show.
+    /// The fingerprints of the certificates that it may use.
     pub fingerprints: Vec<Fingerprint>,
 }
 
@@ -112,7 +71,7 @@ pub struct NodeTls {
     accept: Arc<ServerConfig>,
     /// Each connection gets a copy that accepts the certificates of one node.
     connect: ClientConfig,
-    provider: Arc<CryptoProvider>,
+    signatures: NodeSignatures,
     own: Arc<OwnCertificates>,
     known: Arc<ArcSwap<NodeCertificates>>,
 }
@@ -136,30 +95,30 @@ struct OwnCertificates {
 
 #[derive(Debug)]
 struct CurrentCertificate {
-    /// Those whose fingerprints are published, in order of time.
+    /// The epochs whose fingerprints are published, in order of time.
     epochs: Vec<u64>,
     fingerprints: Vec<Fingerprint>,
-    /// The epoch that it is now, and its certificate.
+    /// The current epoch, and its certificate.
     epoch: u64,
     certificate: Arc<CertifiedKey>,
 }
 
-/// Other nodes.
+/// The certificates of the other nodes.
 #[derive(Debug, Default)]
 struct NodeCertificates {
-    by_address: HashMap<SocketAddr, Entry>,
-    /// All of their fingerprints.
+    by_address: HashMap<SocketAddr, NodeEntry>,
+    /// The fingerprints of all nodes.
     all: HashSet<Fingerprint>,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct NodeEntry {
     fingerprints: Arc<[Fingerprint]>,
     seen: Instant,
 }
 
 impl NodeTls {
-    /// For the node of this name. No other node is known yet.
+    /// The TLS of the node with this name. It does not know other nodes yet.
     ///
     /// # Errors
     /// [`NodeTlsError`]: the certificate cannot be made.
@@ -180,20 +139,24 @@ impl NodeTls {
         let accept = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(text)?;
+        let signatures = NodeSignatures(Arc::clone(&provider));
         let verifier = Arc::new(AnyNodeVerifier {
             known: Arc::clone(&known),
-            provider: Arc::clone(&provider),
+            signatures: signatures.clone(),
         });
         let mut accept = accept
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::clone(&own) as _);
-        // A resumed session has no certificate that could be looked up (RFC 8446 §2.2).
+        // A resumed session has no certificate to verify (RFC 8446 §2.2).
         accept.session_storage = Arc::new(NoServerSessionStorage {});
         accept.send_tls13_tickets = 0;
-        let connect = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        let connect = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(text)?;
-        let nobody = verifier_of(&Arc::from([]), &provider);
+        let nobody = Arc::new(AddressVerifier {
+            fingerprints: Arc::from([]),
+            signatures: signatures.clone(),
+        });
         let mut connect = connect
             .dangerous()
             .with_custom_certificate_verifier(nobody)
@@ -202,13 +165,13 @@ impl NodeTls {
         Ok(NodeTls {
             accept: Arc::new(accept),
             connect,
-            provider,
+            signatures,
             own,
             known,
         })
     }
 
-    /// Changes the certificate if it is time. Returns the fingerprints to publish: two of them around a change.
+    /// Changes the certificate in a new epoch. Returns the fingerprints to publish: two of them around a change.
     ///
     /// # Errors
     /// [`NodeTlsError`]: the next certificate cannot be made. The current one stays.
@@ -239,7 +202,8 @@ impl NodeTls {
     /// secret. A node that gets another name shares the address with its earlier name for some seconds.
     pub fn set_nodes(&self, nodes: &[NodeFingerprints], now: Instant) {
         let mut by_address = self.known.load().by_address.clone();
-        by_address.retain(|_, entry| now.saturating_duration_since(entry.seen) < KEPT_TIME);
+        by_address
+            .retain(|_, entry| now.saturating_duration_since(entry.seen) < FINGERPRINTS_KEPT_TIME);
         let mut published: HashMap<SocketAddr, Vec<Fingerprint>> = HashMap::new();
         for node in nodes {
             for address in &node.addresses {
@@ -247,7 +211,7 @@ impl NodeTls {
                 fingerprints.extend(&node.fingerprints);
             }
         }
-        let entry = |fingerprints: Vec<Fingerprint>| Entry {
+        let entry = |fingerprints: Vec<Fingerprint>| NodeEntry {
             fingerprints: fingerprints.into(),
             seen: now,
         };
@@ -267,24 +231,27 @@ impl NodeTls {
         }));
     }
 
-    /// Whether a node takes TLS at this address.
+    /// Whether a node accepts TLS at this address.
     pub(super) fn has(&self, transport: Transport, address: SocketAddr) -> bool {
         transport == Transport::Tls && self.known.load().by_address.contains_key(&address)
     }
 
-    /// TLS with a node that connects to this one.
+    /// TLS for a connection that another node opens.
     pub(super) fn accepted(&self) -> Option<Tls> {
         Tls::server(Arc::clone(&self.accept)).ok()
     }
 
-    /// TLS with the node at this address. `None` if no node is known there.
+    /// TLS for a connection to the node at this address. `None` if the address is unknown.
     pub(super) fn connecting(&self, to: SocketAddr) -> Option<Tls> {
         let known = self.known.load();
         let entry = known.by_address.get(&to)?;
         let mut config = self.connect.clone();
-        let verifier = verifier_of(&entry.fingerprints, &self.provider);
+        let verifier = Arc::new(AddressVerifier {
+            fingerprints: Arc::clone(&entry.fingerprints),
+            signatures: self.signatures.clone(),
+        });
         config.dangerous().set_certificate_verifier(verifier);
-        // An address is no SNI (RFC 6066 §3): a node has one certificate.
+        // An address is no SNI (RFC 6066 §3). A node has one certificate, so none is required.
         let name = ServerName::IpAddress(to.ip().into());
         Tls::client(Arc::new(config), name).ok()
     }
@@ -333,13 +300,10 @@ fn certificate(keys: &ClusterKeys, node: &str, epoch: u64) -> Result<CertifiedKe
     params.distinguished_name = rcgen::DistinguishedName::new();
     let name = format!("hairpin node {node}");
     params.distinguished_name.push(DnType::CommonName, name);
-    let private = [&PKCS8[..], &keys.node_key(node, epoch)].concat();
+    let private = [&PKCS8_PREFIX[..], &keys.node_key(node, epoch)].concat();
     let private = PrivatePkcs8KeyDer::from(private);
     let key = KeyPair::from_pkcs8_der_and_sign_algo(&private, &PKCS_ED25519).map_err(text)?;
-    let made = params.self_signed(&key).map_err(text)?;
-    let signing = aws_lc_rs::sign::any_supported_type(&private.into());
-    let signing = signing.map_err(|error| NodeTlsError(error.to_string()))?;
-    Ok(CertifiedKey::new(vec![made.der().clone()], signing))
+    self_sign(&params, &key).map_err(NodeTlsError)
 }
 
 impl fmt::Debug for OwnCertificates {
@@ -374,21 +338,36 @@ fn verify(is_listed: bool) -> Result<(), Error> {
     }
 }
 
-/// Accepts the certificates that nodes publish for one address.
-fn verifier_of(
-    fingerprints: &Arc<[Fingerprint]>,
-    provider: &Arc<CryptoProvider>,
-) -> Arc<dyn ServerCertVerifier> {
-    Arc::new(AddressVerifier {
-        fingerprints: Arc::clone(fingerprints),
-        provider: Arc::clone(provider),
-    })
+/// Verifies the handshake signatures of nodes, which offer TLS 1.3 only.
+#[derive(Clone, Debug)]
+struct NodeSignatures(Arc<CryptoProvider>);
+
+impl NodeSignatures {
+    fn refuse_tls12() -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("nodes have TLS 1.3 only".to_owned()))
+    }
+
+    fn verify_tls13(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    /// All schemes, because a later version of hairpin may use another key type than Ed25519.
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }
 
+/// Accepts the certificates that nodes publish for one address.
 #[derive(Debug)]
 struct AddressVerifier {
     fingerprints: Arc<[Fingerprint]>,
-    provider: Arc<CryptoProvider>,
+    signatures: NodeSignatures,
 }
 
 impl ServerCertVerifier for AddressVerifier {
@@ -410,7 +389,7 @@ impl ServerCertVerifier for AddressVerifier {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
+        NodeSignatures::refuse_tls12()
     }
 
     fn verify_tls13_signature(
@@ -419,22 +398,19 @@ impl ServerCertVerifier for AddressVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
+        self.signatures.verify_tls13(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // A later version of hairpin may use another key type than Ed25519.
-        let algorithms = &self.provider.signature_verification_algorithms;
-        algorithms.supported_schemes()
+        self.signatures.schemes()
     }
 }
 
-/// Accepts the certificates of all nodes. Who has none is refused.
+/// Accepts the certificates of all nodes. A client without a certificate is refused.
 #[derive(Debug)]
 struct AnyNodeVerifier {
     known: Arc<ArcSwap<NodeCertificates>>,
-    provider: Arc<CryptoProvider>,
+    signatures: NodeSignatures,
 }
 
 impl ClientCertVerifier for AnyNodeVerifier {
@@ -459,7 +435,7 @@ impl ClientCertVerifier for AnyNodeVerifier {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
+        NodeSignatures::refuse_tls12()
     }
 
     fn verify_tls13_signature(
@@ -468,20 +444,12 @@ impl ClientCertVerifier for AnyNodeVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
+        self.signatures.verify_tls13(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // A later version of hairpin may use another key type than Ed25519.
-        let algorithms = &self.provider.signature_verification_algorithms;
-        algorithms.supported_schemes()
+        self.signatures.schemes()
     }
-}
-
-/// Nodes offer TLS 1.3 only.
-fn no_tls12() -> Error {
-    Error::General("nodes have TLS 1.3 only".to_owned())
 }
 
 #[cfg(test)]

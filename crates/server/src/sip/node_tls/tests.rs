@@ -1,6 +1,7 @@
 //! Handshakes between nodes, in memory.
 
 use super::*;
+use crate::sip::NoFingerprint;
 use crate::sip::layers::{Layers, NodeFailure, NodeSide};
 use streams::tls::{Failure, TlsError};
 
@@ -122,11 +123,15 @@ fn a_client_whose_certificate_no_node_publishes_is_refused_and_one_without_any()
     assert!(is_refused(&client, Failure::Alert), "{client:?}");
     let provider = Arc::new(aws_lc_rs::default_provider());
     let own = a.own.current.load().fingerprints.clone();
-    let without = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let verifier = AddressVerifier {
+        fingerprints: own.into(),
+        signatures: NodeSignatures(Arc::clone(&provider)),
+    };
+    let without = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
         .expect("TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(verifier_of(&own.into(), &provider))
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     let name = ServerName::IpAddress(at(1).ip().into());
     let client = Tls::client(Arc::new(without), name).expect("a client");
@@ -188,9 +193,9 @@ fn a_node_that_is_not_seen_any_more_is_known_for_a_week() {
     let [a, b] = ["a", "b"].map(|name| node(name, NOW_S));
     let start = Instant::now();
     b.set_nodes(&[published(&a, 1, NOW_S)], start);
-    b.set_nodes(&[], start + KEPT_TIME / 2);
+    b.set_nodes(&[], start + FINGERPRINTS_KEPT_TIME / 2);
     assert!(b.has(Transport::Tls, at(1)));
-    b.set_nodes(&[], start + KEPT_TIME);
+    b.set_nodes(&[], start + FINGERPRINTS_KEPT_TIME);
     assert!(!b.has(Transport::Tls, at(1)) && b.known.load().all.is_empty());
     // However many come and go, the latest are kept.
     let fingerprints = published(&a, 1, NOW_S).fingerprints;
@@ -200,7 +205,7 @@ fn a_node_that_is_not_seen_any_more_is_known_for_a_week() {
             addresses: addresses.collect(),
             fingerprints: fingerprints.clone(),
         };
-        let later = start + KEPT_TIME * 2 + Duration::from_secs(u64::from(round));
+        let later = start + FINGERPRINTS_KEPT_TIME * 2 + Duration::from_secs(u64::from(round));
         b.set_nodes(&[nodes], later);
     }
     assert_eq!(b.known.load().by_address.len(), MAX_ADDRESSES);

@@ -1,13 +1,13 @@
 //! Bencode, as far as the ng protocol needs it: strings, integers, lists and dictionaries.
 
 /// The deepest value in a response. Those of rtpengine have six levels.
-const DEEPEST: u32 = 32;
+const MAX_DEPTH: u32 = 32;
 
 /// Digits of the longest string: a datagram has less than 65,536 bytes.
-const LENGTH_DIGITS: usize = 5;
+const MAX_LENGTH_DIGITS: usize = 5;
 
 /// Digits of the longest integer, its sign included.
-const INTEGER_DIGITS: usize = 20;
+const MAX_INTEGER_DIGITS: usize = 20;
 
 fn string(to: &mut Vec<u8>, value: &[u8]) {
     to.extend_from_slice(value.len().to_string().as_bytes());
@@ -80,7 +80,7 @@ impl<'b> Reader<'b> {
     }
 
     fn string(&mut self) -> Option<&'b [u8]> {
-        let digits = self.until(b':', LENGTH_DIGITS)?;
+        let digits = self.until(b':', MAX_LENGTH_DIGITS)?;
         let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
         let len: usize = std::str::from_utf8(digits).ok()?.parse().ok()?;
         let (value, left) = self.left.split_at_checked(len).filter(|_| is_number)?;
@@ -96,7 +96,7 @@ impl<'b> Reader<'b> {
                 b'd' | b'l' => {
                     self.left = self.left.get(1..)?;
                     depth += 1;
-                    if depth > DEEPEST {
+                    if depth > MAX_DEPTH {
                         return None;
                     }
                 }
@@ -104,7 +104,7 @@ impl<'b> Reader<'b> {
                     self.left = self.left.get(1..)?;
                     depth = u32::checked_sub(depth, 1)?;
                 }
-                b'i' => drop(self.until(b'e', INTEGER_DIGITS + 1)?),
+                b'i' => drop(self.until(b'e', MAX_INTEGER_DIGITS + 1)?),
                 _ => drop(self.string()?),
             }
             if depth == 0 {

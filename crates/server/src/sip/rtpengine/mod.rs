@@ -1,4 +1,5 @@
-//! The media relay rtpengine, by its ng protocol: workers have it rewrite session descriptions, and never wait for it.
+//! The media relay rtpengine rewrites session descriptions for workers, over its ng protocol. Workers never wait for
+//! it.
 //!
 //! ```text
 //!  worker ── request ──> bounded queue ──> one thread ── UDP ──> rtpengine
@@ -6,13 +7,13 @@
 //!    └──────── a message in its mailbox <──────┘
 //! ```
 //!
-//! The thread begins with the first request. Its socket is connected, so the kernel drops what does not come from the
-//! configured address. Each request has a random cookie, which the response repeats.
+//! The thread begins with the first request. Its socket is connected, so the kernel drops datagrams of other
+//! addresses. Each request has a random cookie, which the response repeats.
 
 mod bencode;
 mod thread;
 
-use super::lookups::SipAnswer;
+use super::lookups::LateResult;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip_server::proxy::{MediaCommand, MediaRequest, MediaResult, Proxy, Stats};
 use std::cell::Cell;
@@ -20,27 +21,30 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use thread::{COOKIE, Request};
+use thread::{COOKIE_BYTES, RtpengineRequest};
 use tokio::sync::mpsc;
 
 /// Requests that may wait for the thread.
-const QUEUE: usize = 4096;
+const MAX_QUEUED_REQUESTS: usize = 4096;
 
-/// What can become of an offer or an answer that the media relay is to rewrite, in the order of
+/// The outcomes for an offer or an answer that the media relay must rewrite, in the order of
 /// [`SipCounters::media_requests`](super::SipCounters::media_requests).
 pub const MEDIA_OUTCOMES: [&str; 5] = ["rewritten", "refused", "no_answer", "full", "malformed"];
 
-/// After a message in the log, others of the same kind are left out for this time.
-const QUIET: Duration = Duration::from_secs(10);
+/// After a log line, further lines of the same kind are left out for this time.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Limits messages of one kind in the log.
+/// Limits log lines of one kind.
 #[derive(Debug, Default)]
 struct LogLimit(Cell<Option<Instant>>);
 
 impl LogLimit {
-    /// Whether to log one now.
+    /// Whether a line may be logged now.
     fn permits(&self) -> bool {
-        let is_quiet = self.0.get().is_some_and(|at| at.elapsed() < QUIET);
+        let is_quiet = self
+            .0
+            .get()
+            .is_some_and(|at| at.elapsed() < WARNING_INTERVAL);
         if !is_quiet {
             self.0.set(Some(Instant::now()));
         }
@@ -48,16 +52,16 @@ impl LogLimit {
     }
 }
 
-/// What has become of a request.
+/// The outcome of a request to the media relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// The session description, or nothing for a command without one.
+enum MediaOutcome {
+    /// The session description; empty for a command without one.
     Done(Box<[u8]>),
     /// An error, or a response without a session description.
     Refused,
-    /// There is no response in time.
+    /// There was no response in time.
     NoAnswer,
-    /// The socket has not sent it: it is too long, for example.
+    /// The socket has not sent the request. It is too long, for example.
     NotSent,
     /// Too many requests wait.
     Full,
@@ -66,52 +70,52 @@ enum Outcome {
 /// The outcome of a request, for the worker that has sent it.
 #[derive(Debug)]
 pub(crate) struct MediaResponse {
-    /// Of the [`MediaRelay`].
+    /// The number of the [`MediaRelay`].
     relay: u64,
     number: u64,
     /// No message in the proxy waits for it.
     is_deletion: bool,
-    outcome: Outcome,
+    outcome: MediaOutcome,
 }
 
-/// The thread. Clones share it.
+/// The handle of the thread that sends requests. Clones share the thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RtpEngine {
-    requests: Arc<OnceLock<mpsc::Sender<Request>>>,
+    requests: Arc<OnceLock<mpsc::Sender<RtpengineRequest>>>,
     has_failed: Arc<AtomicBool>,
 }
 
 impl RtpEngine {
     /// Sends a request. Its `reply` is called on the thread.
-    fn send(&self, request: Request) -> Result<(), Outcome> {
+    fn send(&self, request: RtpengineRequest) -> Result<(), MediaOutcome> {
         let requests = match self.requests.get() {
             Some(requests) => requests,
             None => {
-                let (sender, receiver) = mpsc::channel(QUEUE);
+                let (sender, receiver) = mpsc::channel(MAX_QUEUED_REQUESTS);
                 if let Err(error) = thread::spawn(receiver) {
                     // The next request tries again.
                     if !self.has_failed.swap(true, Ordering::Relaxed) {
                         tracing::error!(%error, "cannot start the thread that asks rtpengine");
                     }
-                    return Err(Outcome::NoAnswer);
+                    return Err(MediaOutcome::NoAnswer);
                 }
                 // If another worker was faster, this thread ends at once.
                 self.requests.get_or_init(|| sender)
             }
         };
-        requests.try_send(request).map_err(|_| Outcome::Full)
+        requests.try_send(request).map_err(|_| MediaOutcome::Full)
     }
 }
 
 /// The media relay of one worker.
 #[derive(Debug)]
 pub(super) struct MediaRelay {
-    /// No other one of this process has this number. A late response to an earlier proxy of the worker is not for this
-    /// one.
+    /// No other media relay of this process has this number. So a late response to an earlier proxy of the worker is
+    /// not for this one.
     number: u64,
     engine: RtpEngine,
     address: Option<SocketAddr>,
-    /// [`MEDIA_OUTCOMES`].
+    /// Counters in the order of [`MEDIA_OUTCOMES`].
     outcomes: [u64; MEDIA_OUTCOMES.len()],
     malformed: LogLimit,
 }
@@ -153,10 +157,10 @@ impl MediaRelay {
             let (relay, number) = (self.number, request.number);
             let is_deletion = request.command == MediaCommand::Delete;
             let reply = move |outcome| {
-                if is_deletion && outcome != Outcome::Full {
+                if is_deletion && outcome != MediaOutcome::Full {
                     return;
                 }
-                let response = SipAnswer::Media(MediaResponse {
+                let response = LateResult::Media(MediaResponse {
                     relay,
                     number,
                     is_deletion,
@@ -164,10 +168,10 @@ impl MediaRelay {
                 });
                 // If the mailbox is full, the response is lost. After `media_time`, the proxy handles the request as a
                 // failure of the relay.
-                drop(mailbox.post(WorkerMessage::SipAnswer(Box::new(response))));
+                drop(mailbox.post(WorkerMessage::LateSipResult(Box::new(response))));
             };
             let sent = match self.address {
-                Some(address) => self.engine.send(Request {
+                Some(address) => self.engine.send(RtpengineRequest {
                     address,
                     datagram: datagram(&request),
                     ends_session: is_deletion && request.from_tag.is_empty(),
@@ -176,7 +180,7 @@ impl MediaRelay {
                     since: Instant::now(),
                     reply: Box::new(reply.clone()),
                 }),
-                None => Err(Outcome::NoAnswer),
+                None => Err(MediaOutcome::NoAnswer),
             };
             if let Err(outcome) = sent {
                 reply(outcome);
@@ -187,7 +191,7 @@ impl MediaRelay {
     /// The number of a request and the session description, if there is one; `None` if an earlier proxy has sent it.
     pub(super) fn read<'r>(&self, response: &'r MediaResponse) -> Option<(u64, Option<&'r [u8]>)> {
         let sdp = match &response.outcome {
-            Outcome::Done(sdp) => Some(&sdp[..]),
+            MediaOutcome::Done(sdp) => Some(&sdp[..]),
             _ => None,
         };
         (response.relay == self.number).then_some((response.number, sdp))
@@ -198,13 +202,13 @@ impl MediaRelay {
         let place = match (&response.outcome, result) {
             (_, MediaResult::Late) if !response.is_deletion => return,
             (_, MediaResult::Malformed) => 4,
-            (Outcome::Done(_), _) => 0,
-            (Outcome::Refused, _) => 1,
-            (Outcome::NoAnswer | Outcome::NotSent, _) => 2,
-            (Outcome::Full, _) => 3,
+            (MediaOutcome::Done(_), _) => 0,
+            (MediaOutcome::Refused, _) => 1,
+            (MediaOutcome::NoAnswer | MediaOutcome::NotSent, _) => 2,
+            (MediaOutcome::Full, _) => 3,
         };
         self.outcomes[place] += 1;
-        if let (Outcome::Done(sdp), MediaResult::Malformed) = (&response.outcome, result)
+        if let (MediaOutcome::Done(sdp), MediaResult::Malformed) = (&response.outcome, result)
             && self.malformed.permits()
         {
             let bytes = sdp.len();
@@ -220,7 +224,7 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
     let is_offer = request.command == MediaCommand::Offer;
     let receiver = Some(request.receiver).filter(|_| is_offer);
     let mut to = Vec::with_capacity(request.sdp.len() + 512);
-    to.resize(COOKIE, b'0');
+    to.resize(COOKIE_BYTES, b'0');
     to.extend_from_slice(b" d");
     match receiver {
         Some(MediaProfile::Rtp) => entry(&mut to, "ICE", b"remove"),
@@ -308,9 +312,9 @@ mod tests {
         }
     }
 
-    /// What follows the cookie.
+    /// The text after the cookie.
     fn text_of(request: &MediaRequest) -> String {
-        let mut bytes = datagram(request).split_off(COOKIE);
+        let mut bytes = datagram(request).split_off(COOKIE_BYTES);
         assert_eq!(bytes.remove(0), b' ');
         String::from_utf8(bytes).expect("text")
     }
@@ -386,7 +390,7 @@ mod tests {
             relay,
             number: 7,
             is_deletion: false,
-            outcome: Outcome::Done(b"v=0".as_slice().into()),
+            outcome: MediaOutcome::Done(b"v=0".as_slice().into()),
         };
         assert_eq!(relay.read(&response(earlier.number)), None);
         let own = response(relay.number);
@@ -410,13 +414,13 @@ mod tests {
             is_deletion,
             outcome,
         };
-        let done = || Outcome::Done(b"v=0".as_slice().into());
+        let done = || MediaOutcome::Done(b"v=0".as_slice().into());
         let all = [
             response(false, done()),
-            response(false, Outcome::Refused),
-            response(false, Outcome::NoAnswer),
-            response(false, Outcome::NotSent),
-            response(false, Outcome::Full),
+            response(false, MediaOutcome::Refused),
+            response(false, MediaOutcome::NoAnswer),
+            response(false, MediaOutcome::NotSent),
+            response(false, MediaOutcome::Full),
         ];
         // The proxy has counted these when their time was over.
         for late in &all {
@@ -428,7 +432,7 @@ mod tests {
         }
         assert_eq!(relay.outcomes(&Stats::default()), [1, 1, 2, 1, 0]);
         // No message waits for a deletion.
-        let deletion = response(true, Outcome::Full);
+        let deletion = response(true, MediaOutcome::Full);
         relay.count(&deletion, MediaResult::Late);
         relay.count(&response(false, done()), MediaResult::Malformed);
         assert_eq!(relay.outcomes(&Stats::default()), [1, 1, 2, 2, 1]);
@@ -438,7 +442,7 @@ mod tests {
     fn a_kind_of_message_is_logged_once_in_ten_seconds() {
         let limit = LogLimit::default();
         assert!(limit.permits() && !limit.permits());
-        let earlier = Instant::now().checked_sub(QUIET);
+        let earlier = Instant::now().checked_sub(WARNING_INTERVAL);
         limit
             .0
             .set(Some(earlier.expect("a machine that is up for seconds")));

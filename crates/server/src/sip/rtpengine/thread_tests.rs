@@ -1,32 +1,34 @@
-//! The thread, with a small server of the ng protocol.
+//! Tests of the thread with a small server of the ng protocol.
 
-use super::super::Outcome;
+use super::super::MediaOutcome;
 use super::*;
 use std::net::UdpSocket as Socket;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(30);
+/// A test fails after this time. It is long enough for a busy machine.
+const MAX_TEST_WAIT: Duration = Duration::from_secs(30);
 
-/// What the server of a test has got: the command and the session, each time that it comes.
-type Got = Receiver<(String, SocketAddr, String)>;
+/// The requests that the server of a test has received.
+type ReceivedRequests = Receiver<(String, SocketAddr, String)>;
 
 fn socket() -> (Socket, SocketAddr) {
     let socket = Socket::bind("127.0.0.1:0").expect("a socket");
-    socket.set_read_timeout(Some(LIMIT)).expect("a timeout");
+    socket
+        .set_read_timeout(Some(MAX_TEST_WAIT))
+        .expect("a timeout");
     let address = socket.local_addr().expect("an address");
     (socket, address)
 }
 
-/// Gives what comes, and answers if `answers` says so. Its argument is the text of a request, and how often it has come
-/// before.
+/// Serves on a socket, and returns the received requests. `answers` gets the text of a request, and how often it has
+/// arrived before. It returns the response, if there is one.
 fn serve_with(
     socket: Socket,
     mut answers: impl FnMut(&str, usize) -> Option<&'static str> + Send + 'static,
-) -> Got {
+) -> ReceivedRequests {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        let mut buffer = vec![0; LONGEST];
+        let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
         let mut seen: Vec<String> = Vec::new();
         while let Ok((len, from)) = socket.recv_from(&mut buffer) {
             let text = String::from_utf8_lossy(&buffer[..len]).into_owned();
@@ -53,13 +55,13 @@ fn request(
     address: SocketAddr,
     (session, text): (&str, &str),
     has_sdp: bool,
-    reply: &Sender<(String, Outcome)>,
-) -> Request {
-    let mut datagram = vec![b'0'; COOKIE];
+    reply: &Sender<(String, MediaOutcome)>,
+) -> RtpengineRequest {
+    let mut datagram = vec![b'0'; COOKIE_BYTES];
     datagram.extend_from_slice(b" ");
     datagram.extend_from_slice(text.as_bytes());
     let (reply, name) = (reply.clone(), text.to_owned());
-    Request {
+    RtpengineRequest {
         address,
         session: session.as_bytes().into(),
         datagram,
@@ -70,17 +72,17 @@ fn request(
     }
 }
 
-fn start() -> mpsc::Sender<Request> {
+fn start() -> mpsc::Sender<RtpengineRequest> {
     let (sender, receiver) = mpsc::channel(64);
     spawn(receiver).expect("a thread");
     sender
 }
 
-const SDP: &str = "d6:result2:ok3:sdp3:v=0e";
-const OK: &str = "d6:result2:oke";
+const SDP_RESPONSE: &str = "d6:result2:ok3:sdp3:v=0e";
+const OK_RESPONSE: &str = "d6:result2:oke";
 
-fn rewritten() -> Outcome {
-    Outcome::Done(b"v=0".as_slice().into())
+fn rewritten() -> MediaOutcome {
+    MediaOutcome::Done(b"v=0".as_slice().into())
 }
 
 #[test]
@@ -89,8 +91,8 @@ fn a_lost_datagram_does_not_let_later_requests_of_its_session_overtake() {
     // The first copy of each offer is lost.
     let got = serve_with(socket, |text, before| match text {
         "offer" if before == 0 => None,
-        "delete" => Some(OK),
-        _ => Some(SDP),
+        "delete" => Some(OK_RESPONSE),
+        _ => Some(SDP_RESPONSE),
     });
     let thread = start();
     let (reply, replies) = channel();
@@ -103,13 +105,13 @@ fn a_lost_datagram_does_not_let_later_requests_of_its_session_overtake() {
         assert!(thread.try_send(request).is_ok());
     }
     let mut names: Vec<String> = (0..4)
-        .map(|_| got.recv_timeout(LIMIT).expect("a request").0)
+        .map(|_| got.recv_timeout(MAX_TEST_WAIT).expect("a request").0)
         .collect();
     // The other session does not wait.
     names[..2].sort();
     assert_eq!(names, ["offer", "other", "offer", "answer"]);
     let outcomes: Vec<_> = (0..3)
-        .map(|_| replies.recv_timeout(LIMIT).expect("an outcome"))
+        .map(|_| replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome"))
         .collect();
     let names: Vec<&str> = outcomes.iter().map(|(name, _)| &name[..]).collect();
     assert_eq!(names, ["other", "offer", "answer"]);
@@ -121,8 +123,8 @@ fn the_deletion_of_a_session_supersedes_what_waits_and_comes_after_what_is_sent(
     let (socket, address) = socket();
     let got = serve_with(socket, |text, before| match (text, before) {
         ("offer", 0) => None,
-        ("delete", _) => Some(OK),
-        _ => Some(SDP),
+        ("delete", _) => Some(OK_RESPONSE),
+        _ => Some(SDP_RESPONSE),
     });
     let thread = start();
     let (reply, replies) = channel();
@@ -131,16 +133,16 @@ fn the_deletion_of_a_session_supersedes_what_waits_and_comes_after_what_is_sent(
         assert!(thread.try_send(request).is_ok());
     }
     let names: Vec<String> = (0..3)
-        .map(|_| got.recv_timeout(LIMIT).expect("a request").0)
+        .map(|_| got.recv_timeout(MAX_TEST_WAIT).expect("a request").0)
         .collect();
     assert_eq!(names, ["offer", "offer", "delete"]);
     let outcomes: Vec<_> = (0..3)
-        .map(|_| replies.recv_timeout(LIMIT).expect("an outcome"))
+        .map(|_| replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome"))
         .collect();
     let wanted = [
-        ("answer".to_owned(), Outcome::NoAnswer),
+        ("answer".to_owned(), MediaOutcome::NoAnswer),
         ("offer".to_owned(), rewritten()),
-        ("delete".to_owned(), Outcome::Done(Box::default())),
+        ("delete".to_owned(), MediaOutcome::Done(Box::default())),
     ];
     assert_eq!(outcomes, wanted);
 }
@@ -155,64 +157,64 @@ fn requests_are_repeated_while_rtpengine_restarts() {
         let request = request(address, (session, "offer"), true, &reply);
         assert!(thread.try_send(request).is_ok());
     }
-    // Nobody listens. The errors of that must not end the requests.
+    // No program listens. The ICMP errors must not end the requests.
     assert!(
         replies.recv_timeout(Duration::from_millis(200)).is_err(),
         "a request has failed at once"
     );
     let socket = Socket::bind(address).expect("the address again");
-    let got = serve_with(socket, |_, _| Some(SDP));
+    let got = serve_with(socket, |_, _| Some(SDP_RESPONSE));
     for _ in 0..2 {
-        let (_, outcome) = replies.recv_timeout(LIMIT).expect("an outcome");
+        let (_, outcome) = replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome");
         assert_eq!(outcome, rewritten());
     }
-    assert!(got.recv_timeout(LIMIT).is_ok());
+    assert!(got.recv_timeout(MAX_TEST_WAIT).is_ok());
 }
 
 #[test]
 fn a_request_that_is_too_long_for_a_datagram_fails_at_once() {
     let (socket, address) = socket();
-    let got = serve_with(socket, |_, _| Some(SDP));
+    let got = serve_with(socket, |_, _| Some(SDP_RESPONSE));
     let thread = start();
     let (reply, replies) = channel();
-    let long = "x".repeat(LONGEST);
+    let long = "x".repeat(MAX_DATAGRAM_BYTES);
     let begun = Instant::now();
     for text in [&long[..], "offer"] {
         let request = request(address, ("one", text), true, &reply);
         assert!(thread.try_send(request).is_ok());
     }
-    let (_, outcome) = replies.recv_timeout(LIMIT).expect("an outcome");
-    assert_eq!(outcome, Outcome::NotSent);
-    let (_, outcome) = replies.recv_timeout(LIMIT).expect("an outcome");
+    let (_, outcome) = replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome");
+    assert_eq!(outcome, MediaOutcome::NotSent);
+    let (_, outcome) = replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome");
     assert_eq!(outcome, rewritten());
-    assert_eq!(got.recv_timeout(LIMIT).expect("one").0, "offer");
-    assert!(begun.elapsed() < LIMIT);
+    assert_eq!(got.recv_timeout(MAX_TEST_WAIT).expect("one").0, "offer");
+    assert!(begun.elapsed() < MAX_TEST_WAIT);
 }
 
 #[test]
 fn a_request_that_has_waited_too_long_for_an_earlier_one_is_not_sent() {
     let (socket, address) = socket();
-    let got = serve_with(socket, |_, _| Some(SDP));
+    let got = serve_with(socket, |_, _| Some(SDP_RESPONSE));
     let thread = start();
     let (reply, replies) = channel();
     let mut late = request(address, ("one", "late"), true, &reply);
     late.since = Instant::now()
-        .checked_sub(LATEST)
+        .checked_sub(MAX_WAIT)
         .expect("a machine that is up for seconds");
     assert!(thread.try_send(late).is_ok());
     let next = request(address, ("one", "offer"), true, &reply);
     assert!(thread.try_send(next).is_ok());
     assert_eq!(
-        replies.recv_timeout(LIMIT).expect("an outcome"),
-        ("late".to_owned(), Outcome::NoAnswer)
+        replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome"),
+        ("late".to_owned(), MediaOutcome::NoAnswer)
     );
-    assert_eq!(got.recv_timeout(LIMIT).expect("one").0, "offer");
+    assert_eq!(got.recv_timeout(MAX_TEST_WAIT).expect("one").0, "offer");
 }
 
 #[test]
 fn requests_above_the_limits_are_refused_at_once() {
     let (socket, address) = socket();
-    // It never answers.
+    // The server never responds.
     let got = serve_with(socket, |_, _| None);
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS + 1);
     let (reply, replies) = channel();
@@ -221,16 +223,16 @@ fn requests_above_the_limits_are_refused_at_once() {
         assert!(sender.try_send(request).is_ok());
     }
     spawn(receiver).expect("a thread");
-    let (_, outcome) = replies.recv_timeout(LIMIT).expect("an outcome");
-    assert_eq!(outcome, Outcome::Full);
-    assert!(got.recv_timeout(LIMIT).is_ok());
+    let (_, outcome) = replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome");
+    assert_eq!(outcome, MediaOutcome::Full);
+    assert!(got.recv_timeout(MAX_TEST_WAIT).is_ok());
 }
 
 #[test]
 fn two_addresses_work_at_the_same_time() {
     let (first, second) = (socket(), socket());
     let addresses = [first.1, second.1];
-    let answer = |_: &str, before: usize| (before > 0).then_some(SDP);
+    let answer = |_: &str, before: usize| (before > 0).then_some(SDP_RESPONSE);
     let got = [serve_with(first.0, answer), serve_with(second.0, answer)];
     let thread = start();
     let (reply, replies) = channel();
@@ -240,13 +242,16 @@ fn two_addresses_work_at_the_same_time() {
         assert!(thread.try_send(request).is_ok());
     }
     for _ in 0..3 {
-        let (_, outcome) = replies.recv_timeout(LIMIT).expect("an outcome");
+        let (_, outcome) = replies.recv_timeout(MAX_TEST_WAIT).expect("an outcome");
         assert_eq!(outcome, rewritten());
     }
-    assert!(got.iter().all(|got| got.recv_timeout(LIMIT).is_ok()));
+    assert!(
+        got.iter()
+            .all(|got| got.recv_timeout(MAX_TEST_WAIT).is_ok())
+    );
 }
 
-/// What is logged on this thread.
+/// The log of this thread.
 #[derive(Clone, Default)]
 struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -270,10 +275,10 @@ fn an_address_without_a_socket_is_logged_once_in_ten_seconds() {
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || {
-        let mut links = Links::default();
+        let mut clients = RunningClients::default();
         for _ in 0..20 {
-            // A socket may send to this address only if it asks for that.
-            assert!(links.to(([255; 4], 22_222).into()).is_none());
+            // Only a socket with SO_BROADCAST may send to this address.
+            assert!(clients.client_for(([255; 4], 22_222).into()).is_none());
         }
     });
     let text = log.0.lock().expect("the log").clone();

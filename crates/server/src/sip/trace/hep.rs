@@ -8,23 +8,23 @@
 //!   chunk: vendor (2, 0), type (2), length (2, these 6 bytes included), value
 //! ```
 
-use super::{TraceSettings, Way, mapped};
+use super::{MessagePath, TraceSettings, mapped};
 use crate::sip::counters::SipCounters;
 use io::{SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket};
 use sip::flow::Transport;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Packets that wait for the end of a turn; then they are sent at once.
-const WAITING: usize = 64;
+/// The maximum of packets that wait for the end of a turn. With more, the worker sends them at once.
+const MAX_WAITING_PACKETS: usize = 64;
 
 /// RFC 768 and RFC 791: the largest payload of UDP over IPv4.
-const MAX_PAYLOAD: usize = 65_507;
+const MAX_PAYLOAD_BYTES: usize = 65_507;
 
-/// The length of a packet without message and password, at most: with IPv6 addresses.
-const BESIDE: usize = 129;
+/// The maximum length of a packet without message and password: that with IPv6 addresses.
+const MAX_OVERHEAD_BYTES: usize = 129;
 
 /// Bytes of packets that the kernel queues for a slow collector; it drops further packets.
-const SEND_BUFFER: u32 = 1 << 20;
+const SEND_BUFFER_BYTES: u32 = 1 << 20;
 
 /// Types of chunks.
 mod chunk {
@@ -60,7 +60,7 @@ pub(super) struct Collectors {
     v6: Option<UdpSocket>,
     queue: SendQueue,
     packets: Vec<u8>,
-    /// Where each packet ends.
+    /// The end of each packet in the buffer.
     ends: Vec<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Collectors {
         let options = SendOptions {
             gso: false,
             max_segments: 1,
-            capacity: WAITING,
+            capacity: MAX_WAITING_PACKETS,
         };
         Some(Collectors {
             addresses: settings.collectors.clone(),
@@ -88,25 +88,25 @@ impl Collectors {
                 .flatten(),
             queue: SendQueue::new(&options),
             packets: Vec::new(),
-            ends: Vec::with_capacity(WAITING),
+            ends: Vec::with_capacity(MAX_WAITING_PACKETS),
         })
     }
 
-    /// Adds a packet to those that wait.
-    pub(super) fn push(&mut self, way: &Way, message: &[u8], counters: &mut SipCounters) {
+    /// Queues a packet.
+    pub(super) fn push(&mut self, path: &MessagePath, message: &[u8], counters: &mut SipCounters) {
         write(
             &mut self.packets,
-            way,
+            path,
             (self.capture_id, &self.password),
             message,
         );
         self.ends.push(self.packets.len());
-        if self.ends.len() >= WAITING {
+        if self.ends.len() >= MAX_WAITING_PACKETS {
             self.flush(counters);
         }
     }
 
-    /// Sends what waits, without waiting itself: the kernel drops what does not fit into the send buffer.
+    /// Sends the packets that wait. It does not wait for the socket: the kernel drops packets without room.
     pub(super) fn flush(&mut self, counters: &mut SipCounters) {
         if self.ends.is_empty() {
             return;
@@ -142,7 +142,7 @@ impl Collectors {
 
 fn open(address: IpAddr) -> Option<UdpSocket> {
     let options = UdpOptions {
-        send_buffer: Some(SEND_BUFFER),
+        send_buffer: Some(SEND_BUFFER_BYTES),
         ..UdpOptions::default()
     };
     UdpSocket::bind(SocketAddr::new(address, 0), &options)
@@ -153,12 +153,17 @@ fn open(address: IpAddr) -> Option<UdpSocket> {
 }
 
 /// Appends a packet. A message too long for a UDP packet is cut.
-fn write(out: &mut Vec<u8>, way: &Way, (capture_id, password): (u32, &[u8]), message: &[u8]) {
-    let most = MAX_PAYLOAD - BESIDE - password.len();
+fn write(
+    out: &mut Vec<u8>,
+    path: &MessagePath,
+    (capture_id, password): (u32, &[u8]),
+    message: &[u8],
+) {
+    let most = MAX_PAYLOAD_BYTES - MAX_OVERHEAD_BYTES - password.len();
     let message = message.get(..most).unwrap_or(message);
-    let (source, destination) = match way.is_sent {
-        true => (way.local, way.remote),
-        false => (way.remote, way.local),
+    let (source, destination) = match path.is_sent {
+        true => (path.local, path.remote),
+        false => (path.remote, path.local),
     };
     let start = out.len();
     out.extend(b"HEP3\0\0");
@@ -174,7 +179,7 @@ fn write(out: &mut Vec<u8>, way: &Way, (capture_id, password): (u32, &[u8]), mes
             put(out, chunk::DESTINATION_V6, &mapped(destination).octets());
         }
     }
-    let protocol = match way.transport {
+    let protocol = match path.transport {
         Transport::Udp => PROTOCOL_UDP,
         _ => PROTOCOL_TCP,
     };
@@ -186,8 +191,8 @@ fn write(out: &mut Vec<u8>, way: &Way, (capture_id, password): (u32, &[u8]), mes
         &destination.port().to_be_bytes(),
     );
     // The field has 32 bits: it ends in 2106.
-    let seconds = (way.unix_ns / 1_000_000_000) as u32;
-    let microseconds = (way.unix_ns % 1_000_000_000 / 1000) as u32;
+    let seconds = (path.unix_ns / 1_000_000_000) as u32;
+    let microseconds = (path.unix_ns % 1_000_000_000 / 1000) as u32;
     put(out, chunk::SECONDS, &seconds.to_be_bytes());
     put(out, chunk::MICROSECONDS, &microseconds.to_be_bytes());
     put(out, chunk::PAYLOAD_TYPE, &[PAYLOAD_SIP]);
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_never_longer_than_udp_allows() {
-        let way = Way {
+        let path = MessagePath {
             unix_ns: 1_795_000_000_123_456_789,
             is_sent: true,
             transport: Transport::Tls,
@@ -224,11 +229,11 @@ mod tests {
             remote: "[2001:db8::2]:40000".parse().unwrap(),
         };
         let mut out = Vec::new();
-        write(&mut out, &way, (7, &[b'p'; 255]), &[b'x'; 100_000]);
-        assert_eq!(out.len(), MAX_PAYLOAD);
-        assert_eq!(out[4..6], (MAX_PAYLOAD as u16).to_be_bytes());
+        write(&mut out, &path, (7, &[b'p'; 255]), &[b'x'; 100_000]);
+        assert_eq!(out.len(), MAX_PAYLOAD_BYTES);
+        assert_eq!(out[4..6], (MAX_PAYLOAD_BYTES as u16).to_be_bytes());
         out.clear();
-        write(&mut out, &way, (7, b""), b"");
-        assert_eq!(out.len(), BESIDE - 6);
+        write(&mut out, &path, (7, b""), b"");
+        assert_eq!(out.len(), MAX_OVERHEAD_BYTES - 6);
     }
 }

@@ -1,4 +1,5 @@
-//! Copies of SIP messages for administrators: in a ring in the memory of each worker, and as HEP packets to collectors.
+//! Copies of SIP messages for administrators. They go to a ring in the memory of each worker, and as HEP packets to
+//! collectors.
 //!
 //! A worker copies a message where it reads it from the network, and where it gives it to a socket or connection. So a
 //! message that moves to another worker is copied once. Admission control drops some datagrams before this point: they
@@ -20,15 +21,15 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// Messages that a worker examines per query, and bytes that it copies. Both together last less than 1 ms.
-const MESSAGES: usize = 256;
-const BYTES: usize = 64 << 10;
+const MESSAGES_PER_QUERY: usize = 256;
+const BYTES_PER_QUERY: usize = 64 << 10;
 
-/// Which SIP messages are copied, and to where.
+/// Where copies of SIP messages go.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TraceSettings {
-    /// Bytes of memory of all workers together for the latest messages; 0: none. Each worker has at least room for two
-    /// messages of the greatest size.
+    /// Bytes of memory of all workers together for the latest messages; 0: none. Each worker has at least space for two
+    /// messages of the maximum size.
     pub memory: u32,
     /// Collectors that get each message in a HEP version 3 packet over UDP.
     pub collectors: Vec<SocketAddr>,
@@ -80,9 +81,9 @@ pub const fn mapped(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Direction and addresses of a message.
+/// The time, direction and addresses of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct MessagePath {
     unix_ns: u64,
     is_sent: bool,
     transport: Transport,
@@ -90,7 +91,7 @@ pub(super) struct Way {
     remote: SocketAddr,
 }
 
-/// The copies that one worker makes.
+/// The trace of one worker.
 #[derive(Debug)]
 pub(super) struct Trace {
     settings: TraceSettings,
@@ -126,19 +127,19 @@ impl Trace {
     }
 
     /// Copies a message that came by this flow.
-    pub(super) fn received(&mut self, flow: &Flow, bytes: &[u8], counters: &mut SipCounters) {
+    pub(super) fn copy_received(&mut self, flow: &Flow, bytes: &[u8], counters: &mut SipCounters) {
         let ends = (flow.transport, flow.local, flow.remote);
         self.copy(false, ends, bytes, counters);
     }
 
     /// Copies a message that is sent by this flow.
-    pub(super) fn sent_back(&mut self, flow: &Flow, bytes: &[u8], counters: &mut SipCounters) {
+    pub(super) fn copy_sent_back(&mut self, flow: &Flow, bytes: &[u8], counters: &mut SipCounters) {
         let ends = (flow.transport, flow.local, flow.remote);
         self.copy(true, ends, bytes, counters);
     }
 
-    /// Copies a message that goes where the engine says.
-    pub(super) fn sent(
+    /// Copies a message that the engine sends.
+    pub(super) fn copy_sent(
         &mut self,
         to: &engine::SendTo,
         bytes: &[u8],
@@ -163,7 +164,7 @@ impl Trace {
         {
             local.set_ip(source);
         }
-        let way = Way {
+        let path = MessagePath {
             unix_ns: io::clock::realtime_ns(),
             is_sent,
             transport,
@@ -171,10 +172,10 @@ impl Trace {
             remote: canonical(remote),
         };
         if let Some(ring) = &mut self.ring {
-            ring.push(way, bytes);
+            ring.push(path, bytes);
         }
         if let Some(collectors) = &mut self.collectors {
-            collectors.push(&way, bytes, counters);
+            collectors.push(&path, bytes, counters);
         }
     }
 
@@ -203,20 +204,20 @@ impl Trace {
         };
         let mut message = Vec::new();
         let mut number = first.max(ring.first());
-        let end = number.saturating_add(MESSAGES as u64);
-        while number < end && bytes < BYTES {
-            let Some(way) = ring.get(number, &mut message) else {
+        let end = number.saturating_add(MESSAGES_PER_QUERY as u64);
+        while number < end && bytes < BYTES_PER_QUERY {
+            let Some(path) = ring.get(number, &mut message) else {
                 return (messages, None);
             };
             let found = Scan::of(&message, limits).ok().and_then(|it| it.call_id);
             if found == Some(call_id) {
                 bytes += message.len();
                 messages.push(TracedMessage {
-                    time: Duration::from_nanos(way.unix_ns),
-                    is_sent: way.is_sent,
-                    transport: way.transport,
-                    local: way.local,
-                    remote: way.remote,
+                    time: Duration::from_nanos(path.unix_ns),
+                    is_sent: path.is_sent,
+                    transport: path.transport,
+                    local: path.local,
+                    remote: path.remote,
                     bytes: message.clone(),
                     worker: 0,
                     number,

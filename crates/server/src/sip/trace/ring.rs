@@ -1,15 +1,16 @@
 //! The latest messages of one worker, in two buffers of fixed size.
 
-use super::Way;
+use super::MessagePath;
 use std::collections::VecDeque;
 
-/// Part of the memory for entries, the rest is for bytes: a message of 700 bytes fills both alike.
-const ENTRIES: usize = 8;
+/// One part in this many of the memory is for entries, the rest is for bytes. With messages of 700 bytes, both are full
+/// at the same time.
+const ENTRIES_DIVISOR: usize = 8;
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    way: Way,
-    /// Where its bytes begin, counted from the first byte ever.
+struct RingEntry {
+    path: MessagePath,
+    /// The position of its first byte, counted from the first byte that the ring had.
     at: u64,
     length: u32,
 }
@@ -17,7 +18,7 @@ struct Entry {
 /// Removes the oldest messages when there is no room for a new one. Allocates nothing after `new`.
 #[derive(Debug)]
 pub(super) struct Ring {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<RingEntry>,
     most_entries: usize,
     /// The number of the first entry.
     first: u64,
@@ -30,8 +31,8 @@ pub(super) struct Ring {
 impl Ring {
     /// A ring with `memory` bytes.
     pub(super) fn new(memory: usize) -> Ring {
-        let most_entries = (memory / ENTRIES / size_of::<Entry>()).max(1);
-        let most_bytes = memory - memory / ENTRIES;
+        let most_entries = (memory / ENTRIES_DIVISOR / size_of::<RingEntry>()).max(1);
+        let most_bytes = memory - memory / ENTRIES_DIVISOR;
         Ring {
             entries: VecDeque::with_capacity(most_entries),
             most_entries,
@@ -48,7 +49,7 @@ impl Ring {
     }
 
     /// Adds a message. One that is larger than the ring is cut.
-    pub(super) fn push(&mut self, way: Way, message: &[u8]) {
+    pub(super) fn push(&mut self, path: MessagePath, message: &[u8]) {
         let message = message.get(..self.most_bytes).unwrap_or(message);
         while self.entries.len() >= self.most_entries
             || self.bytes.len() + message.len() > self.most_bytes
@@ -61,8 +62,8 @@ impl Ring {
             self.removed += u64::from(oldest.length);
             self.first += 1;
         }
-        self.entries.push_back(Entry {
-            way,
+        self.entries.push_back(RingEntry {
+            path,
             at: self.removed + self.bytes.len() as u64,
             // A message has at most some megabytes.
             length: message.len() as u32,
@@ -71,13 +72,13 @@ impl Ring {
     }
 
     /// Copies a message into `into`. `None` if there is none with this number any more, or yet.
-    pub(super) fn get(&self, number: u64, into: &mut Vec<u8>) -> Option<Way> {
+    pub(super) fn get(&self, number: u64, into: &mut Vec<u8>) -> Option<MessagePath> {
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let entry = self.entries.get(place)?;
         let at = usize::try_from(entry.at - self.removed).ok()?;
         into.clear();
         into.extend(self.bytes.range(at..at + entry.length as usize));
-        Some(entry.way)
+        Some(entry.path)
     }
 }
 
@@ -86,8 +87,8 @@ mod tests {
     use super::*;
     use sip::flow::Transport;
 
-    fn way(unix_ns: u64) -> Way {
-        Way {
+    fn path(unix_ns: u64) -> MessagePath {
+        MessagePath {
             unix_ns,
             is_sent: false,
             transport: Transport::Udp,
@@ -107,15 +108,15 @@ mod tests {
         let capacities = (ring.entries.capacity(), ring.bytes.capacity());
         let mut bytes = Vec::new();
         for number in 0..1000 {
-            ring.push(way(number), &message(number));
-            assert_eq!(ring.get(number, &mut bytes), Some(way(number)));
+            ring.push(path(number), &message(number));
+            assert_eq!(ring.get(number, &mut bytes), Some(path(number)));
             assert_eq!(ring.get(number + 1, &mut bytes), None);
         }
         assert_eq!(capacities, (ring.entries.capacity(), ring.bytes.capacity()));
         assert!(ring.first() > 900 && ring.first() < 990, "{}", ring.first());
         assert_eq!(ring.get(ring.first() - 1, &mut bytes), None);
         for number in ring.first()..1000 {
-            assert_eq!(ring.get(number, &mut bytes), Some(way(number)));
+            assert_eq!(ring.get(number, &mut bytes), Some(path(number)));
             assert_eq!(bytes, message(number));
         }
     }
@@ -124,10 +125,10 @@ mod tests {
     fn a_message_larger_than_the_ring_is_cut() {
         let mut ring = Ring::new(4 << 10);
         let mut bytes = Vec::new();
-        ring.push(way(0), &[1; 100]);
-        ring.push(way(1), &[7; 8 << 10]);
+        ring.push(path(0), &[1; 100]);
+        ring.push(path(1), &[7; 8 << 10]);
         assert_eq!(ring.get(0, &mut bytes), None);
-        assert_eq!(ring.get(1, &mut bytes), Some(way(1)));
+        assert_eq!(ring.get(1, &mut bytes), Some(path(1)));
         assert_eq!(bytes, [7; 3584]);
     }
 }

@@ -1,9 +1,9 @@
 //! What is due for the bindings of a worker.
 
-use super::{EXPIRED, User};
+use super::{MAX_EXPIRED, WorkerTu};
 use sip::Mono;
 
-impl User {
+impl WorkerTu {
     /// Whether this process wakes phones.
     pub(in crate::sip) fn set_waking(&mut self, wakes: bool) {
         if let Some(registrations) = &mut self.registrations {
@@ -19,13 +19,13 @@ impl User {
         };
         registrations.save(now);
         self.publisher.handle_timeout(now, registrations.kept());
-        let _ = (0..EXPIRED)
+        let _ = (0..MAX_EXPIRED)
             .take_while(|_| registrations.expire(now))
             .count();
         let Some(forwarder) = &mut self.forwarder else {
             return;
         };
-        for _ in 0..EXPIRED {
+        for _ in 0..MAX_EXPIRED {
             let Some((due, phones)) = registrations.next_refresh(now) else {
                 return;
             };

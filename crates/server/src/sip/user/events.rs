@@ -1,6 +1,6 @@
 //! Subscriptions to registrations (RFC 3680): who may have one, and what its subscribers get.
 
-use super::{MarkOwner, User};
+use super::{MarkOwner, WorkerTu};
 use crate::sip::lines;
 use crate::sip::nodes::MovedBinding;
 use sip::engine::{Mark, NewRequest, Reply, RespondError};
@@ -17,7 +17,7 @@ pub(super) fn is_of_events(mark: Mark) -> bool {
     mark.user() == MarkOwner::RegEvents as u8
 }
 
-impl User {
+impl WorkerTu {
     /// Whether a SUBSCRIBE is for the registrar: in the dialog of a subscription, or for the registrations of a user
     /// here. Others are forwarded.
     pub(super) fn is_subscription(&self, request: &NewRequest<'_>) -> bool {
@@ -154,7 +154,7 @@ impl User {
         let publisher = &self.publisher;
         let registrations = self.registrations.as_mut();
         registrations.map_or(0, |it| {
-            let is_meant = |binding: &Binding| publisher.is(now.mono, binding, moved);
+            let is_meant = |binding: &Binding| publisher.is_moved(now.mono, binding, moved);
             it.remove_if(now, aor, Cause::Register, is_meant)
         })
     }

@@ -19,8 +19,8 @@ use super::authentication::DigestAuthenticator;
 use super::counters::SipCounters;
 use super::forwarding::{Forwarder, Sockets, listener_at};
 use super::ice::IceServers;
-use super::lines::Abilities;
-use super::lookups::{AT_ONCE, SipAnswer, SipKeys, Waiter};
+use super::lines::CapabilityLines;
+use super::lookups::{LateResult, LookupReply, MAX_STORE_QUERIES, Waiter};
 use super::nodes::Publisher;
 use super::registrar::Registrations;
 use super::settings::{SipConfig, SipSettings};
@@ -42,30 +42,30 @@ use std::sync::Arc;
 use uas::TestUas;
 
 /// The rules for a server without domains.
-const OPTIONS_ONLY: Rules<'static> = Rules {
+const OPTIONS_RULES: Rules<'static> = Rules {
     methods: &[Method::Options],
     ..Rules::USER_AGENT
 };
 
-/// What is served where domains have their registrar.
-const REGISTRAR: Rules<'static> = Rules {
+/// The rules for a server with domains.
+const REGISTRAR_RULES: Rules<'static> = Rules {
     methods: &[Method::Options, Method::Register, Method::Subscribe],
     extensions: &sip_server::registrar::EXTENSIONS,
     ..Rules::USER_AGENT
 };
 
-/// RFC 3261 §21.5.4: a sender goes to another server, and comes back after this time. It is short, because a sender may
-/// also hold back requests within its dialogs for this time, which this server still serves.
-const DRAINING: &[u8] = b"Retry-After: 5\r\n";
+/// RFC 3261 §21.5.4: the sender uses another server for this time. It is short, because a sender may also hold back
+/// requests within its dialogs, which this server still serves.
+const DRAINING_LINE: &[u8] = b"Retry-After: 5\r\n";
 
 /// RFC 5630 §5.1.2: a caller that requires TLS does not reach this server without it.
-const SIPS_NOT_ALLOWED: &[u8] = b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n";
+const SIPS_NOT_ALLOWED_LINE: &[u8] = b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n";
 
-/// Addresses of record whose bindings are removed at once, and calls that are ended at once.
-const EXPIRED: usize = 256;
+/// The maximum of addresses of record whose bindings end per call, and of calls that end per call.
+const MAX_EXPIRED: usize = 256;
 
-/// Where header lines of an answer are written: as long as a request's Contacts may be.
-const LINES: usize = 72 << 10;
+/// The size of the buffer for header lines of a response: that of the Contacts in a request.
+const MAX_LINES_BYTES: usize = 72 << 10;
 
 /// The application that a mark belongs to: the first byte of the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,21 +81,21 @@ pub(super) enum MarkOwner {
     RegEvents = 3,
 }
 
-/// What the applications count.
+/// The counters of the applications.
 #[derive(Debug, Default)]
-struct Counts {
+struct TuCounts {
     /// 2xx for INVITEs that were not acknowledged in time.
     unacknowledged: u64,
-    /// Requests of our own that were not begun.
+    /// Requests of this server that were not begun.
     refused: u64,
 }
 
 /// The transaction user of a worker.
 #[derive(Debug)]
-pub(super) struct User {
+pub(super) struct WorkerTu {
     sip_config: Arc<SipConfig>,
     uas: TestUas,
-    /// Of the domains, if there are any.
+    /// The registrar of the domains, if there are any.
     registrations: Option<Box<Registrations>>,
     /// Publishes the bindings for other nodes.
     publisher: Publisher,
@@ -106,7 +106,7 @@ pub(super) struct User {
     /// The first worker probes the trunks for all.
     probes: Probes,
     trunk_registrations: TrunkRegistrations,
-    /// The sockets that requests come to and leave by.
+    /// The sockets of requests.
     listeners: Sockets,
     /// The subscriptions to the registrations of this worker.
     events: Option<Box<RegEvents>>,
@@ -114,26 +114,26 @@ pub(super) struct User {
     /// A request that resumes, because the result of its query is there.
     resumed: Option<(Box<[u8]>, Flow)>,
     /// Results for requests that have waited too long for a source of credentials.
-    expired: Vec<SipKeys>,
-    abilities: Abilities,
+    expired: Vec<LookupReply>,
+    abilities: CapabilityLines,
     /// The header field `Ice-Servers` of the 200 to a REGISTER.
     ice: Option<IceServers>,
     lines: Vec<u8>,
-    counts: Counts,
+    counts: TuCounts,
     number: u16,
     secrets: Secrets,
     seed: u64,
 }
 
-impl User {
-    /// A user with the secrets of the tags and nonces of all workers.
+impl WorkerTu {
+    /// The transaction user of a worker, with the keys of tags and nonces of all workers.
     pub(super) fn new(
         number: u16,
         listeners: Sockets,
         secrets: &Secrets,
         sip_config: &Arc<SipConfig>,
         seed: u64,
-    ) -> User {
+    ) -> WorkerTu {
         let registrations = Registrations::new(number, sip_config, secrets, seed);
         let forwarder = registrations.as_ref().map(|_| {
             let origin = secrets.origin(number);
@@ -145,10 +145,10 @@ impl User {
             ))
         });
         let events = registrations.is_some();
-        let events = events.then(|| Box::new(User::reg_events(secrets, number)));
+        let events = events.then(|| Box::new(WorkerTu::reg_events(secrets, number)));
         let mut uas = TestUas::new(secrets);
         uas.service_time = sip_config.settings.service_time;
-        User {
+        WorkerTu {
             uas,
             registrations: registrations.map(Box::new),
             events,
@@ -161,10 +161,10 @@ impl User {
             authenticator: DigestAuthenticator::new(sip_config, secrets, seed),
             resumed: None,
             expired: Vec::new(),
-            abilities: Abilities::new(&User::abilities(&sip_config.settings)),
+            abilities: CapabilityLines::new(&WorkerTu::abilities(&sip_config.settings)),
             ice: IceServers::new(sip_config),
-            lines: vec![0; LINES],
-            counts: Counts::default(),
+            lines: vec![0; MAX_LINES_BYTES],
+            counts: TuCounts::default(),
             number,
             secrets: secrets.clone(),
             seed,
@@ -179,17 +179,17 @@ impl User {
         self.publisher
             .apply_settings(sip_config.settings.nodes.clone());
         self.uas.service_time = sip_config.settings.service_time;
-        self.abilities = Abilities::new(&User::abilities(&sip_config.settings));
+        self.abilities = CapabilityLines::new(&WorkerTu::abilities(&sip_config.settings));
         self.ice = IceServers::new(sip_config);
         match &mut self.registrations {
             Some(registrations) => registrations.apply_settings(sip_config),
             None => {
-                // Another seed for each registrar: what comes of it must be unique.
+                // Each registrar has another seed, because the values made from it must be unique.
                 self.seed = self.seed.wrapping_add(1 << 48);
                 let new = Registrations::new(self.number, sip_config, &self.secrets, self.seed);
                 self.registrations = new.map(Box::new);
                 if self.registrations.is_some() {
-                    let events = User::reg_events(&self.secrets, self.number);
+                    let events = WorkerTu::reg_events(&self.secrets, self.number);
                     self.events = Some(Box::new(events));
                 }
                 if let Some(kept) = self.spare.take() {
@@ -234,7 +234,7 @@ impl User {
         }
     }
 
-    /// Removes the bindings of an address with this contact, or all of them. Returns how many.
+    /// Removes the bindings of an address with this contact, or all of them. Returns their number.
     pub(super) fn remove_bindings(&mut self, now: Now, aor: &Aor, contact: Option<&str>) -> usize {
         let is_meant = |binding: &Binding| {
             !binding.is_expired(now.mono)
@@ -244,7 +244,7 @@ impl User {
         registrations.map_or(0, |it| it.remove_if(now, aor, Cause::Server, is_meant))
     }
 
-    /// A connection is closed.
+    /// Notes that a connection is closed.
     pub(super) fn connection_gone(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -284,24 +284,24 @@ impl User {
         listener_at(&self.listeners.all, local)
     }
 
-    /// By what a request is judged.
+    /// The rules that check a request.
     pub(super) fn rules(settings: &SipSettings) -> Rules<'static> {
         match (settings.test_uas, settings.domains.is_empty()) {
             (false, false) => Rules::PROXY,
-            _ => User::abilities(settings),
+            _ => WorkerTu::abilities(settings),
         }
     }
 
-    /// What is answered here, and not forwarded.
+    /// The rules for requests to this server itself.
     fn abilities(settings: &SipSettings) -> Rules<'static> {
         match (settings.test_uas, settings.domains.is_empty()) {
             (true, _) => Rules::USER_AGENT,
-            (false, false) => REGISTRAR,
-            (false, true) => OPTIONS_ONLY,
+            (false, false) => REGISTRAR_RULES,
+            (false, true) => OPTIONS_RULES,
         }
     }
 
-    /// Adds what was counted, and how things are now.
+    /// Adds the counters and gauges.
     pub(super) fn count(&self, counters: &mut SipCounters) {
         counters.digest = self.authenticator.outcomes;
         counters.unacknowledged += self.counts.unacknowledged;
@@ -334,7 +334,7 @@ impl User {
         }
     }
 
-    /// Answers a request. Returns the worker that it is to be handed to, if it is another one's.
+    /// Handles a request. Returns the number of the worker that it is for, if that is another one.
     fn answer(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -343,7 +343,8 @@ impl User {
         match request.message.method() {
             // There is nothing to cancel, for any sender.
             method if method != Some(Method::Cancel) && self.is_refused(&request) => {
-                transactions.answer_statelessly(request, &Reply::new(503).headers(DRAINING))?;
+                transactions
+                    .answer_statelessly(request, &Reply::new(503).headers(DRAINING_LINE))?;
             }
             Some(Method::Subscribe) if self.is_subscription(&request) => {
                 return self.subscribed(transactions, request);
@@ -387,16 +388,16 @@ impl User {
     }
 }
 
-impl TransactionUser for User {
-    /// Of a source of credentials, or of the media relay.
-    type QueryResult = SipAnswer;
+impl TransactionUser for WorkerTu {
+    /// The result of a source of credentials, or of the media relay.
+    type QueryResult = LateResult;
 
     fn request(
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
     ) -> RequestOwner {
-        // What cannot be answered was no fault of the client's: it sends its request again.
+        // If no response can be sent, the client sends its request again.
         self.answer(transactions, request)
             .unwrap_or(RequestOwner::Here)
     }
@@ -493,13 +494,13 @@ impl TransactionUser for User {
             .end_dialog(transactions, dialog, with, &mut self.counts);
     }
 
-    fn answered(&mut self, transactions: &mut Transactions<'_>, answer: SipAnswer) {
+    fn answered(&mut self, transactions: &mut Transactions<'_>, answer: LateResult) {
         self.resume_with(transactions, answer);
     }
 
     fn backlog(&self) -> u64 {
         // The stores run the queries of all workers, so each worker has a share.
-        let at_once = self.sip_config.share(AT_ONCE) as u64;
+        let at_once = self.sip_config.share(MAX_STORE_QUERIES) as u64;
         self.authenticator
             .lookups
             .counts()
@@ -534,7 +535,7 @@ impl TransactionUser for User {
     }
 
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
-        let _ = (0..EXPIRED)
+        let _ = (0..MAX_EXPIRED)
             .take_while(|_| self.uas.expire(transactions))
             .count();
         let now = transactions.now.mono;
@@ -550,7 +551,7 @@ impl TransactionUser for User {
         self.expire_bindings(now);
         self.report_changes(transactions);
         if let Some(events) = &mut self.events {
-            let _ = (0..EXPIRED)
+            let _ = (0..MAX_EXPIRED)
                 .take_while(|_| events.handle_timeout(transactions))
                 .count();
         }

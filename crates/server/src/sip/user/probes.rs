@@ -10,10 +10,10 @@ use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
 use std::sync::Arc;
 
-/// The worker that probes.
-const PROBES: u16 = 0;
+/// The number of the worker that probes trunks.
+const PROBING_WORKER: u16 = 0;
 
-/// What probes the trunks.
+/// The probes of the trunks.
 #[derive(Debug)]
 pub(super) struct Probes {
     is_prober: bool,
@@ -28,7 +28,7 @@ pub(super) struct Probes {
 impl Probes {
     pub(super) fn new(worker: u16, sip_config: &SipConfig, seed: u64) -> Probes {
         let mut probes = Probes {
-            is_prober: worker == PROBES,
+            is_prober: worker == PROBING_WORKER,
             routes: Arc::default(),
             prober: None,
             host: String::new(),
@@ -38,7 +38,7 @@ impl Probes {
         probes
     }
 
-    /// New settings. Probes that are in progress are forgotten.
+    /// Applies new settings. Drops the probes in progress.
     pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         self.routes = Arc::clone(&sip_config.routes);
         self.prober = None;

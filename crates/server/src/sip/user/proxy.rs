@@ -1,6 +1,6 @@
 //! Requests that the proxy of the domains gets: all but REGISTER for one of the domains (RFC 3261 §16).
 
-use super::{REGISTRAR, User};
+use super::{REGISTRAR_RULES, WorkerTu};
 use sip::build::Builder;
 use sip::engine::{NewRequest, Reply, RespondError};
 use sip::flow::Flow;
@@ -8,7 +8,7 @@ use sip::tu::{RequestOwner, Transactions};
 use sip::{HeaderKind, Message, Method, Uri};
 use sip_server::proxy::{Handled, Proxy, Stack};
 
-impl User {
+impl WorkerTu {
     /// Calls `act` with the proxy, if there is one. `flow`: a message has arrived by it.
     pub(super) fn with_proxy<T>(
         &mut self,
@@ -88,7 +88,7 @@ impl User {
             return transactions.answer_statelessly(request, &reply);
         }
         if method == Some(Method::Subscribe) {
-            return User::bad_event(transactions, request);
+            return WorkerTu::bad_event(transactions, request);
         }
         let mut lines = Builder::fields(&mut self.lines);
         let code = match method {
@@ -97,7 +97,7 @@ impl User {
                 420
             }
             method => {
-                let methods = REGISTRAR.methods.iter();
+                let methods = REGISTRAR_RULES.methods.iter();
                 lines.list(HeaderKind::Allow, methods.map(|method| method.as_bytes()));
                 match method {
                     Some(Method::Other(_)) => 501,

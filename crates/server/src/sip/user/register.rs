@@ -1,8 +1,8 @@
 //! REGISTER requests: the registrar of the domains, and the digest of users without domains.
 
-use super::User;
-use crate::sip::authentication::{COMMON, RealmKey, Rejection};
-use crate::sip::bans::RETRY_AFTER;
+use super::WorkerTu;
+use crate::sip::authentication::{COMMON_REALM, RealmKey, Rejection};
+use crate::sip::bans::RETRY_AFTER_LINE;
 use crate::sip::registrar::RegisterTarget;
 use sip::HeaderKind;
 use sip::engine::{NewRequest, Reply, RespondError};
@@ -11,9 +11,9 @@ use sip_server::Aor;
 use sip_server::registrar::Access;
 
 /// For a 503 (RFC 3261 §21.5.4): a store is down or does not respond in time. A retry after some seconds may succeed.
-const UNAVAILABLE: &[u8] = b"Retry-After: 5\r\n";
+const UNAVAILABLE_LINE: &[u8] = b"Retry-After: 5\r\n";
 
-impl User {
+impl WorkerTu {
     /// A REGISTER for the registrar (§10.3).
     pub(super) fn registered(
         &mut self,
@@ -101,17 +101,17 @@ impl User {
         let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
         match stop {
             Rejection::Slowed => {
-                let reply = Reply::new(503).headers(RETRY_AFTER);
+                let reply = Reply::new(503).headers(RETRY_AFTER_LINE);
                 transactions.answer_statelessly(request, &reply)
             }
             Rejection::Unavailable => {
-                let reply = Reply::new(503).headers(UNAVAILABLE);
+                let reply = Reply::new(503).headers(UNAVAILABLE_LINE);
                 transactions.answer_statelessly(request, &reply)
             }
             Rejection::Pending if self.park(transactions.now.mono, &request) => Ok(()),
             Rejection::Pending => {
                 self.authenticator.count_unavailable();
-                let reply = Reply::new(503).headers(UNAVAILABLE);
+                let reply = Reply::new(503).headers(UNAVAILABLE_LINE);
                 transactions.answer_statelessly(request, &reply)
             }
             Rejection::Bad(reason) => {
@@ -142,7 +142,7 @@ impl User {
         let asked = (&request.message, HeaderKind::Authorization);
         match self
             .authenticator
-            .check(COMMON, asked, &request.flow, unix_s)
+            .check(COMMON_REALM, asked, &request.flow, unix_s)
         {
             Ok(()) => {
                 let confirmation = self.authenticator.confirmation();
@@ -150,7 +150,7 @@ impl User {
                 let (first, lines) = (confirmation.len(), &mut self.lines);
                 self.uas.register(transactions, request, lines, first)
             }
-            Err(stop) => self.stop(transactions, request, (COMMON, stop)),
+            Err(stop) => self.stop(transactions, request, (COMMON_REALM, stop)),
         }
     }
 }

@@ -10,10 +10,10 @@ use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
 use std::sync::Arc;
 
-/// The worker that registers.
-const REGISTERS: u16 = 0;
+/// The number of the worker that registers at trunks.
+const REGISTERING_WORKER: u16 = 0;
 
-/// What registers at trunks.
+/// The registrations at trunks.
 #[derive(Debug)]
 pub(super) struct TrunkRegistrations {
     is_registrant: bool,
@@ -34,7 +34,7 @@ impl TrunkRegistrations {
         seed: u64,
     ) -> TrunkRegistrations {
         TrunkRegistrations {
-            is_registrant: worker == REGISTERS,
+            is_registrant: worker == REGISTERING_WORKER,
             routes: Arc::clone(&sip_config.routes),
             all: None,
             is_outdated: false,
@@ -81,7 +81,7 @@ impl TrunkRegistrations {
         }
     }
 
-    /// Sends what is due.
+    /// Sends the REGISTER requests that are due.
     pub(super) fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
         if self.all.is_none() && !self.has_any() {
             return;

@@ -1,4 +1,4 @@
-//! Calls that ring until they are cancelled, or have rung long enough.
+//! Calls that ring until they are cancelled, or until a timeout.
 
 use sip::engine::ServerKey;
 use sip::{Message, Mono};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// A call without an answer rings for this time, and then gets 480.
-const RINGING: Duration = Duration::from_secs(60);
+const MAX_RINGING_TIME: Duration = Duration::from_secs(60);
 
 /// The ringing calls of a worker. Each is found by its end and by its transaction, so a CANCEL does not make the worker
 /// search all of them.
@@ -18,13 +18,13 @@ pub(super) struct Ringing {
 }
 
 impl Ringing {
-    /// A call rings from now on: for a minute, or until its INVITE expires (RFC 3261 §13.3.1).
+    /// Begins to ring, for a minute or until the INVITE expires (RFC 3261 §13.3.1).
     pub(super) fn begin(&mut self, now: Mono, key: ServerKey, invite: &Message<'_>) {
         let expires = invite.expires().ok().flatten();
         let expires = expires.map(|seconds| Duration::from_secs(seconds.into()));
         let (time, code) = match expires {
-            Some(time) if time < RINGING => (time, 487),
-            _ => (RINGING, 480),
+            Some(time) if time < MAX_RINGING_TIME => (time, 487),
+            _ => (MAX_RINGING_TIME, 480),
         };
         self.count += 1;
         let end = (now.plus(time), self.count);
@@ -32,12 +32,12 @@ impl Ringing {
         self.calls.insert(key, end);
     }
 
-    /// When the next has rung long enough.
+    /// The timeout of the next call.
     pub(super) fn next_end(&self) -> Option<Mono> {
         self.ends.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// A call that has rung long enough, and the code of its response.
+    /// Takes a call after its timeout, with the code of its response.
     pub(super) fn expired(&mut self, now: Mono) -> Option<(ServerKey, u16)> {
         let first = self.ends.first_entry()?;
         if first.key().0 > now {
@@ -48,7 +48,7 @@ impl Ringing {
         Some((key, code))
     }
 
-    /// A call does not ring any more.
+    /// Removes a call that does not ring any more.
     pub(super) fn end(&mut self, key: ServerKey) {
         if let Some(end) = self.calls.remove(&key) {
             self.ends.remove(&end);

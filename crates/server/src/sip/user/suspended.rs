@@ -1,6 +1,6 @@
-//! Requests that wait for a source of credentials, and resume when it has answered.
+//! Requests that wait for a source of credentials or for the media relay, and resume with its result.
 
-use super::{EXPIRED, SipAnswer, SipKeys, User, Waiter};
+use super::{LateResult, LookupReply, MAX_EXPIRED, Waiter, WorkerTu};
 use crate::sip::MediaResponse;
 use crate::worker::Mailboxes;
 use sip::Mono;
@@ -9,9 +9,9 @@ use sip::flow::Flow;
 use sip::tu::Transactions;
 use sip_server::proxy::ContextKey;
 
-impl User {
-    /// A request without a transaction waits: the worker keeps a copy, and handles it again. Returns `false` if it may
-    /// not wait.
+impl WorkerTu {
+    /// Lets a request without a transaction wait. The worker keeps a copy, and handles it again. Returns `false` if it
+    /// may not wait.
     pub(super) fn park(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
         let forwarder = self.forwarder.as_ref();
         let is_known = forwarder.is_some_and(|it| it.is_trunk(&request.flow));
@@ -23,8 +23,8 @@ impl User {
             .is_ok()
     }
 
-    /// A request with a context of the proxy waits, if the authenticator has noted a query for it. If it may not wait,
-    /// it resumes at once, as if the source were unavailable.
+    /// Lets a request with a context of the proxy wait, if the authenticator has noted a query for it. If it may not
+    /// wait, it resumes at once, as if the source were unavailable.
     pub(super) fn park_context(&mut self, transactions: &mut Transactions<'_>, key: ContextKey) {
         let now = transactions.now;
         let is_known = self.with_proxy(transactions, None, |proxy, _| proxy.has_known_sender(key));
@@ -44,8 +44,8 @@ impl User {
     }
 
     /// Begins the queries of requests that wait, and sends the requests to the media relay.
-    pub(in crate::sip) fn ask(&mut self, worker: u16, mailboxes: &Mailboxes) {
-        self.authenticator.lookups.ask(worker, mailboxes);
+    pub(in crate::sip) fn begin_queries(&mut self, worker: u16, mailboxes: &Mailboxes) {
+        self.authenticator.lookups.begin_queries(worker, mailboxes);
         if let Some(forwarder) = &mut self.forwarder {
             forwarder
                 .media
@@ -53,16 +53,20 @@ impl User {
         }
     }
 
-    /// An answer has come: the proxy resumes its context, or [`User::take_resumed`] has the request.
-    pub(super) fn resume_with(&mut self, transactions: &mut Transactions<'_>, answer: SipAnswer) {
+    /// Takes a result. The proxy resumes its context, or [`WorkerTu::take_resumed`] has the request.
+    pub(super) fn resume_with(&mut self, transactions: &mut Transactions<'_>, answer: LateResult) {
         match answer {
-            SipAnswer::Keys(keys) => self.go_on_with_keys(transactions, keys),
-            SipAnswer::Media(response) => self.go_on_with_media(transactions, &response),
+            LateResult::Lookup(keys) => self.resume_after_lookup(transactions, keys),
+            LateResult::Media(response) => self.resume_after_media(transactions, &response),
         }
     }
 
-    /// The media relay has answered.
-    fn go_on_with_media(&mut self, transactions: &mut Transactions<'_>, response: &MediaResponse) {
+    /// Resumes a message with the result of the media relay.
+    fn resume_after_media(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        response: &MediaResponse,
+    ) {
         let forwarder = self.forwarder.as_mut();
         let result = forwarder.and_then(|forwarder| forwarder.media.read(response));
         let Some((number, sdp)) = result else {
@@ -78,8 +82,9 @@ impl User {
         self.report_changes(transactions);
     }
 
-    fn go_on_with_keys(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
-        let Some((waiter, result)) = self.authenticator.lookups.end(keys) else {
+    /// Resumes a request with the result of its query.
+    fn resume_after_lookup(&mut self, transactions: &mut Transactions<'_>, keys: LookupReply) {
+        let Some((waiter, result)) = self.authenticator.lookups.take(keys) else {
             return;
         };
         self.authenticator.set_lookup_result(Some(result));
@@ -104,19 +109,19 @@ impl User {
         self.resumed.take()
     }
 
-    /// The request has resumed: removes the result, which is not valid for other requests.
+    /// Removes the result of a query, because it is not valid for other requests.
     pub(in crate::sip) fn clear_lookup_result(&mut self) {
         self.authenticator.set_lookup_result(None);
     }
 
     /// Collects requests whose sources have not answered in time. They resume as if the sources were unavailable.
     pub(super) fn expire_lookups(&mut self, now: Mono) {
-        let expired = self.authenticator.lookups.expired(now).take(EXPIRED);
+        let expired = self.authenticator.lookups.expired(now).take(MAX_EXPIRED);
         self.expired.extend(expired);
     }
 
-    /// See [`User::expire_lookups`].
-    pub(in crate::sip) fn take_expired(&mut self) -> std::vec::Drain<'_, SipKeys> {
+    /// See [`WorkerTu::expire_lookups`].
+    pub(in crate::sip) fn take_expired(&mut self) -> std::vec::Drain<'_, LookupReply> {
         self.expired.drain(..)
     }
 }

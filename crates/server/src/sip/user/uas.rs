@@ -1,9 +1,9 @@
 //! The user agent server for tests: it accepts REGISTER and INVITE of everybody, and keeps nothing of a REGISTER.
 
 use super::ringing::Ringing;
-use super::{Counts, SIPS_NOT_ALLOWED};
+use super::{SIPS_NOT_ALLOWED_LINE, TuCounts};
 use crate::sip::Secrets;
-use crate::sip::lines::{self, Abilities, Bindings, Sips};
+use crate::sip::lines::{self, Bindings, CapabilityLines, SipsDemand};
 use io::clock::monotonic_ns;
 use sip::build::request_of_uas;
 use sip::congestion::Class;
@@ -27,12 +27,12 @@ pub(super) struct TestUas {
     hash: RandomState,
     body: Vec<u8>,
     spans: Box<Spans>,
-    /// For so long it works on each request that it accepts.
+    /// How long it works on each request that it accepts.
     pub(super) service_time: Duration,
 }
 
 impl TestUas {
-    /// A user agent server with the secrets of the tags of all workers.
+    /// The user agent server of a worker, with the keys of tags of all workers.
     pub(super) fn new(secrets: &Secrets) -> TestUas {
         TestUas {
             dialogs: Dialogs::new(secrets.key),
@@ -44,12 +44,12 @@ impl TestUas {
         }
     }
 
-    /// When a call has rung long enough.
+    /// The next timeout of a call that rings.
     pub(super) fn next_end(&self) -> Option<Mono> {
         self.ringing.next_end()
     }
 
-    /// Ends one call that has rung long enough. Returns whether there was one.
+    /// Ends one call after its timeout. Returns whether there was one.
     pub(super) fn expire(&mut self, transactions: &mut Transactions<'_>) -> bool {
         let due = self.ringing.expired(transactions.now.mono);
         if let Some((key, code)) = due {
@@ -59,10 +59,10 @@ impl TestUas {
         due.is_some()
     }
 
-    /// A call was cancelled before it was answered (RFC 3261 §9.2).
+    /// Cancels a call before its final response (RFC 3261 §9.2).
     pub(super) fn cancel(&mut self, transactions: &mut Transactions<'_>, invite: ServerKey) {
         self.ringing.end(invite);
-        // It may have got its answer in the same moment.
+        // Its final response may have been sent before.
         let _ = transactions.respond(invite, &Reply::new(487));
     }
 
@@ -119,14 +119,14 @@ impl TestUas {
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
         buffer: &mut [u8],
-        abilities: &Abilities,
+        abilities: &CapabilityLines,
     ) -> Result<(), RespondError> {
         let (message, flow) = (request.message, request.flow);
         let callee = callee(&message);
         let contact = message.contact().ok().flatten();
         let uri = contact.map(|contact| contact.uri);
-        let sips = Sips::of(&message, uri, flow.transport);
-        let is_sips = sips == Sips::Yes;
+        let sips = SipsDemand::of(&message, uri, flow.transport);
+        let is_sips = sips == SipsDemand::Yes;
         let mut later = *b"Retry-After: 0\r\n";
         let refusal = self.refusal_of_invite(&request, transactions.engine, sips, &mut later);
         if let Some(reply) = refusal {
@@ -150,12 +150,12 @@ impl TestUas {
         transactions.respond(key, &reply.until_ack_from(target))
     }
 
-    /// What an INVITE is refused with, if it is. `later` is where a header field is written.
+    /// The refusal of an INVITE, if it is refused. `later` is the buffer for a header field.
     fn refusal_of_invite<'r>(
         &self,
         request: &NewRequest<'_>,
         engine: &mut Engine,
-        sips: Sips,
+        sips: SipsDemand,
         later: &'r mut [u8; 16],
     ) -> Option<Reply<'r>> {
         let message = &request.message;
@@ -172,11 +172,11 @@ impl TestUas {
         } else if request.via.has_magic_cookie() && message.contact().ok().flatten().is_none() {
             // §8.1.1.8: without a Contact, no request can be sent within the dialog. RFC 2543 had calls without.
             Some(Reply::new(400).reason(b"Missing Contact"))
-        } else if sips == Sips::Inconsistent {
+        } else if sips == SipsDemand::Inconsistent {
             // RFC 5630 §5.1.2.
             Some(Reply::new(400).reason(b"Contact Must Be a SIPS URI"))
-        } else if sips == Sips::NotHere {
-            Some(Reply::new(480).headers(SIPS_NOT_ALLOWED))
+        } else if sips == SipsDemand::NotHere {
+            Some(Reply::new(480).headers(SIPS_NOT_ALLOWED_LINE))
         } else if callee(message) == Some(b"busy") {
             Some(Reply::new(486))
         } else {
@@ -192,7 +192,7 @@ impl TestUas {
         transactions: &mut Transactions<'_>,
         (flow, response, target): (&Flow, &[u8], &[u8]),
         (mark, buffer): (Mark, &mut [u8]),
-        counts: &mut Counts,
+        counts: &mut TuCounts,
     ) {
         counts.unacknowledged += 1;
         let Ok(response) = Message::parse(response, &mut self.spans) else {
@@ -221,7 +221,7 @@ impl TestUas {
         }
     }
 
-    /// Is busy for so long, as an application would be.
+    /// Uses the processor as an application would.
     fn work(&self) {
         if self.service_time.is_zero() {
             return;
@@ -234,7 +234,7 @@ impl TestUas {
     }
 }
 
-/// What this server is called where a request came from.
+/// The names of this server for the source of a request.
 fn signature<'e>(engine: &'e Engine, flow: &Flow) -> Result<Signature<'e>, RespondError> {
     let own = engine.signature(&flow.into());
     own.ok_or(RespondError::Unanswerable)

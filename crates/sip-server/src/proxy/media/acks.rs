@@ -8,8 +8,8 @@ use sip::{Message, Mono, Now, Spans};
 use super::super::{Proxy, Stack};
 use super::sides::hash_of;
 use super::{
-    Body, Kept, MediaCommand, MediaResult, RelayedDialog, RequestParams, WaitingMessage, session,
-    tag_of,
+    Body, KeptDescription, MediaCommand, MediaResult, RelayedDialog, RequestParams, WaitingMessage,
+    session, tag_of,
 };
 use crate::flow::FlowId;
 
@@ -25,7 +25,7 @@ struct KnownAck {
     until: Mono,
     hash: u64,
     /// `None` as long as it waits.
-    result: Option<Kept>,
+    result: Option<KeptDescription>,
 }
 
 /// The latest ACKs, the oldest one first.
@@ -66,8 +66,8 @@ impl Proxy {
         if let Some(known) = self.media.acks.0.iter().find(|ack| ack.hash == hash) {
             return match &known.result {
                 None => AckMedia::Waits,
-                Some(Kept(None)) => AckMedia::Unchanged,
-                Some(Kept(Some(sdp))) => {
+                Some(KeptDescription(None)) => AckMedia::Unchanged,
+                Some(KeptDescription(Some(sdp))) => {
                     let sdp = sdp.clone();
                     let bytes = self.with_sdp(message.as_bytes(), &sdp);
                     bytes.map_or(AckMedia::Unchanged, AckMedia::Rewritten)

@@ -258,17 +258,17 @@ impl Media {
     }
 
     /// Keeps a session description for copies of its message, as long as there is room.
-    fn keep(&mut self, sdp: Option<&[u8]>) -> Option<Kept> {
+    fn keep(&mut self, sdp: Option<&[u8]>) -> Option<KeptDescription> {
         let len = sdp.map_or(0, <[u8]>::len);
         if self.kept + len > MAX_KEPT_BYTES {
             return None;
         }
         self.kept += len;
-        Some(Kept(sdp.map(Box::from)))
+        Some(KeptDescription(sdp.map(Box::from)))
     }
 
-    fn forget(&mut self, kept: Option<Kept>) {
-        if let Some(Kept(Some(sdp))) = kept {
+    fn forget(&mut self, kept: Option<KeptDescription>) {
+        if let Some(KeptDescription(Some(sdp))) = kept {
             self.kept -= sdp.len();
         }
     }
@@ -300,7 +300,7 @@ impl Media {
 
 /// What the relay has made of a session description: `None` if it has failed. Counts in [`Media::kept`].
 #[derive(Debug)]
-struct Kept(Option<Box<[u8]>>);
+struct KeptDescription(Option<Box<[u8]>>);
 
 /// The name of a session at the relay.
 fn session(call_id: &[u8], number: u32) -> Box<[u8]> {
@@ -489,7 +489,7 @@ struct ResponseId {
 #[derive(Debug)]
 struct LastResponse {
     id: ResponseId,
-    result: Kept,
+    result: KeptDescription,
 }
 
 /// The offer of a copy.
@@ -548,7 +548,7 @@ impl BranchMedia {
 
 /// A copy whose media go through a relay.
 #[derive(Debug)]
-pub(super) struct Relayed {
+pub(super) struct RelayedCopy {
     /// The request with the offer for its side, if it has an offer.
     pub(super) bytes: Option<Arc<[u8]>>,
     /// The side that it leads to.

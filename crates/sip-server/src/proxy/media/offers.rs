@@ -10,7 +10,7 @@ use super::super::target::Target;
 use super::super::{Proxy, Stack};
 use super::{
     Body, BranchMedia, CallMedia, DialogSide, MediaCommand, MediaProfile, MediaRequest,
-    MediaResult, NoOffer, Offer, Relayed, Relaying, RequestParams, WaitingMessage, profile_of,
+    MediaResult, NoOffer, Offer, RelayedCopy, Relaying, RequestParams, WaitingMessage, profile_of,
 };
 
 impl Proxy {
@@ -104,7 +104,7 @@ impl Proxy {
         (key, number): (ContextKey, usize),
         base: &Base,
         (target, breadth): (&Target, u32),
-    ) -> Result<Option<Relayed>, NoOffer> {
+    ) -> Result<Option<RelayedCopy>, NoOffer> {
         let Some(to) = profile_of(stack.policy, base, target) else {
             return Ok(None);
         };
@@ -239,7 +239,7 @@ impl Proxy {
         &mut self,
         (key, number): (ContextKey, usize),
         bytes: Option<Box<[u8]>>,
-    ) -> Result<Option<Relayed>, NoOffer> {
+    ) -> Result<Option<RelayedCopy>, NoOffer> {
         let context = self.contexts.get(key).ok_or(NoOffer::Failed)?;
         let call = context.media.as_mut().ok_or(NoOffer::Failed)?;
         let branch = context.branches.get_mut(number).ok_or(NoOffer::Failed)?;
@@ -292,13 +292,13 @@ impl Proxy {
     }
 }
 
-fn relayed(call: &CallMedia, media: &BranchMedia) -> Relayed {
+fn relayed(call: &CallMedia, media: &BranchMedia) -> RelayedCopy {
     let of = |profile: MediaProfile, is_caller: bool| DialogSide {
         profile,
         is_caller,
         session: media.session,
     };
-    Relayed {
+    RelayedCopy {
         bytes: media.request(),
         to: of(media.profile, call.is_to_caller),
         from: of(call.from, !call.is_to_caller),

@@ -159,7 +159,7 @@ impl Writer {
         }
         self.bindings.note_conflicts(own, others.len(), unproven);
         self.moved.extend(others);
-        self.bindings.written(written, rejected, older);
+        self.bindings.note_written(written, rejected, older);
         self.bindings.put_back(waiting);
         if let Some(error) = failed.filter(|_| self.warned.may()) {
             tracing::warn!(
@@ -321,7 +321,9 @@ impl Tasks {
                     .iter()
                     .zip(all)
                     .for_each(|(aor, texts)| self.answer(aor, texts)),
-                Err(_) => aors.iter().for_each(|aor| self.bindings.answer(aor, &None)),
+                Err(_) => aors
+                    .iter()
+                    .for_each(|aor| self.bindings.finish_find(aor, &None)),
             }
             if has_answered {
                 backoff.reset();
@@ -330,7 +332,7 @@ impl Tasks {
             // Until the next attempt, nobody waits.
             self.bindings.set_paused(true);
             for aor in self.bindings.take_asked(usize::MAX) {
-                self.bindings.answer(&aor, &None);
+                self.bindings.finish_find(&aor, &None);
             }
             sleep(backoff.next()).await;
             self.bindings.set_paused(false);
@@ -343,7 +345,7 @@ impl Tasks {
             self.shared.forged.fetch_add(forged, Ordering::Relaxed);
             nodes
         });
-        self.bindings.answer(aor, &nodes);
+        self.bindings.finish_find(aor, &nodes);
     }
 }
 

@@ -37,7 +37,7 @@ fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
     };
     let bound = vec![Ok(written), away(), rejected];
     assert_eq!(writer.end(requests, Ok(bound), Duration::ZERO), GATHER_TIME);
-    let counts = bindings.counts();
+    let counts = bindings.counters();
     assert_eq!((counts.written, counts.failed, counts.waiting), (1, 2, 1));
     assert_eq!(counts.older, 1);
     let requests = writer.begin(1_000);
@@ -46,7 +46,7 @@ fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
     // Nothing is written: all wait, for longer and longer.
     let pause = writer.end(requests, Ok(vec![away()]), Duration::ZERO);
     assert!(pause >= Duration::from_millis(FIRST_PAUSE_MS / 2));
-    assert_eq!(bindings.counts().waiting, 1);
+    assert_eq!(bindings.counters().waiting, 1);
     assert!(writer.batch.get() == BatchSize::MAX);
 }
 
@@ -384,7 +384,7 @@ fn all_nodes_are_told_after_errors_of_the_engine() {
             bindings.publish(b"bob@d", vec![shared(1, 7, 0)]);
             bindings.publish(b"eve@d", vec![shared(2, 7, 0)]);
         }
-        bindings.counts().notices_sent == 2
+        bindings.counters().notices_sent == 2
     });
     let mut told = engine.told.lock().unwrap().clone();
     told.sort();
@@ -441,7 +441,7 @@ fn conflicts_and_notices_are_counted_apart() {
         ..
     } = own;
     writer.end(vec![request], Ok(vec![Ok(written)]), Duration::ZERO);
-    let counts = writer.bindings.counts();
+    let counts = writer.bindings.counters();
     let expected = Conflicts {
         this_node: 1,
         other_node: 1,
@@ -491,8 +491,8 @@ fn notices_that_do_not_fit_are_counted() {
     let (notices, mut waiting) = mpsc::channel(2);
     let moved = |call| ("b".to_owned(), notice(call, Duration::ZERO).moved);
     tasks.queue((0..5).map(moved).collect(), &notices);
-    assert_eq!(tasks.bindings.counts().notices_dropped, 3);
+    assert_eq!(tasks.bindings.counters().notices_dropped, 3);
     assert_eq!(waiting.try_recv().unwrap().moved.call, 0);
     tasks.queue(vec![moved(9)], &notices);
-    assert_eq!(tasks.bindings.counts().notices_dropped, 3);
+    assert_eq!(tasks.bindings.counters().notices_dropped, 3);
 }

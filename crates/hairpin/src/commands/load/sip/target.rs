@@ -78,15 +78,15 @@ impl SipAddress {
 
 /// What a name leads to.
 #[derive(Debug)]
-struct Found {
+struct ResolvedName {
     address: SocketAddr,
     transport: Option<Transport>,
     further: Vec<SocketAddr>,
 }
 
-impl Found {
-    fn one(address: SocketAddr) -> Found {
-        Found {
+impl ResolvedName {
+    fn one(address: SocketAddr) -> ResolvedName {
+        ResolvedName {
             address,
             transport: None,
             further: Vec::new(),
@@ -154,12 +154,12 @@ impl ParsedTarget {
     }
 
     fn find(self) -> Result<SipAddress, Fault> {
-        let Found {
+        let ResolvedName {
             address,
             transport,
             further,
         } = match &self.host {
-            Host::Ip(ip) => Found::one(SocketAddr::new(*ip, self.port())),
+            Host::Ip(ip) => ResolvedName::one(SocketAddr::new(*ip, self.port())),
             Host::Name(name) => self.look_up(name)?,
         };
         let named = matches!(self.host, Host::Name(_));
@@ -183,7 +183,7 @@ impl ParsedTarget {
 
     /// Looks up the name in the DNS by RFC 3263. If that finds nothing, it uses the resolver of the system, which has
     /// more names than the DNS.
-    fn look_up(&self, name: &str) -> Result<Found, Fault> {
+    fn look_up(&self, name: &str) -> Result<ResolvedName, Fault> {
         // RFC 6761 §6.3: this name is nothing to ask the DNS.
         let found = match name.eq_ignore_ascii_case("localhost") {
             true => Err(LocateError::Nowhere),
@@ -201,10 +201,10 @@ impl ParsedTarget {
         let reachable = addresses.iter().find(|address| is_reachable(**address));
         let first = reachable.or(addresses.first());
         let first = first.ok_or_else(|| Fault::Run(anyhow!("{name} has no address")))?;
-        Ok(Found::one(*first))
+        Ok(ResolvedName::one(*first))
     }
 
-    fn locate(&self, name: &str) -> Result<Found, LocateError> {
+    fn locate(&self, name: &str) -> Result<ResolvedName, LocateError> {
         let port = self.port.map(|port| format!(":{port}"));
         let transport = self
             .transport
@@ -246,7 +246,7 @@ impl ParsedTarget {
             other.transport == server.transport && other.remote != server.remote
         };
         let further = servers.iter().filter(same).map(|other| other.remote);
-        Ok(Found {
+        Ok(ResolvedName {
             address: server.remote,
             transport: Some(transport),
             further: further.filter(|remote| is_reachable(*remote)).collect(),

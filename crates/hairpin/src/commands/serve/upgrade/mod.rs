@@ -17,5 +17,5 @@ mod new;
 mod old;
 mod start;
 
-pub(super) use new::{InheritedProcess, Link};
+pub(super) use new::{InheritedProcess, PredecessorLink};
 pub(super) use old::Successor;

@@ -15,7 +15,7 @@ use server::{InheritedSockets, stdio};
 use super::messages::{self, FOREIGN, HELD, HOLD, OFFER, PROCESS, Process, SERVING, STOP};
 use crate::config::ControlSocket;
 use crate::control::protocol::{self, Command, MAX_REPLY};
-use crate::control::{Bound, Change, ChangeSender};
+use crate::control::{BoundControlSocket, Change, ChangeSender};
 
 /// Longer than the old process needs for any step: it gives its workers 20 s to hold their clients.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -99,7 +99,10 @@ impl InheritedProcess {
     ///
     /// # Errors
     /// If its file does not exist any more.
-    pub(in super::super) fn control(&mut self, wanted: &ControlSocket) -> Result<Option<Bound>> {
+    pub(in super::super) fn control(
+        &mut self,
+        wanted: &ControlSocket,
+    ) -> Result<Option<BoundControlSocket>> {
         let path = match wanted {
             ControlSocket::Off => return Ok(None),
             ControlSocket::Auto => ControlSocket::default_path(),
@@ -109,7 +112,7 @@ impl InheritedProcess {
         let Some(copies) = self.control.take_if(|_| is_same) else {
             return Ok(None);
         };
-        Bound::of_predecessor(path, copies).map(Some)
+        BoundControlSocket::of_predecessor(path, copies).map(Some)
     }
 
     /// What the server is built with.
@@ -127,7 +130,11 @@ impl InheritedProcess {
     ///
     /// # Errors
     /// If the old process has ended meanwhile.
-    pub(in super::super) fn serving(self, changes: ChangeSender, output: bool) -> Result<Link> {
+    pub(in super::super) fn serving(
+        self,
+        changes: ChangeSender,
+        output: bool,
+    ) -> Result<PredecessorLink> {
         self.stream.set_read_timeout(None)?;
         if output {
             stdio::replace(self.output[0].as_fd(), self.output[1].as_fd())?;
@@ -148,7 +155,7 @@ impl InheritedProcess {
         std::thread::Builder::new()
             .name("hairpin-upgrade".to_owned())
             .spawn(body)?;
-        Ok(Link {
+        Ok(PredecessorLink {
             stream: self.stream,
             writer,
         })
@@ -156,12 +163,12 @@ impl InheritedProcess {
 }
 
 /// The connection to the old process, while the old process has clients.
-pub(in super::super) struct Link {
+pub(in super::super) struct PredecessorLink {
     stream: Arc<UnixStream>,
     writer: Arc<Mutex<()>>,
 }
 
-impl Link {
+impl PredecessorLink {
     /// This process stops because it got a signal or a command.
     pub(in super::super) fn stop(&self) {
         let _writes = lock(&self.writer);

@@ -1,7 +1,7 @@
-//! The other process of an upgrade, as the SIP of this one sees it.
+//! The other process of an upgrade: what the SIP of this process knows about it.
 
 use super::balance::SipBatch;
-use super::link::Link;
+use super::link::ProcessLink;
 use crate::steering::Numbering;
 use sip::engine::TransactionId;
 use sip::flow::{ConnectionKey, Flow};
@@ -11,37 +11,37 @@ use std::sync::Arc;
 
 use super::outgoing::worker_of;
 
-/// The other process.
+/// The other process of an upgrade.
 #[derive(Debug, Clone)]
-pub(crate) struct Peer {
+pub(crate) struct OtherProcess {
     /// The numbers of its workers.
     pub(crate) numbering: Numbering,
     /// The number of its run, in flow tokens.
     pub(crate) run: u32,
-    pub(crate) link: Arc<Link>,
-    /// The server transactions that it had when this process took over, with the numbers of their workers; none in the
-    /// old process.
+    pub(crate) link: Arc<ProcessLink>,
+    /// The server transactions that it had when this process took over, with the numbers of their workers. Only the new
+    /// process knows some.
     pub(crate) transactions: Arc<HashMap<u64, u16>>,
 }
 
-/// The state of a worker about the other process.
+/// What one worker knows about the other process.
 #[derive(Debug)]
-pub(super) struct PeerProcess {
+pub(super) struct OtherProcessState {
     pub(super) numbering: Numbering,
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<ProcessLink>,
     transactions: Arc<HashMap<u64, u16>>,
     open: Vec<Option<SipBatch>>,
-    /// Requests that begin a transaction go to it.
+    /// The other process gets requests that begin a transaction.
     pub(super) leads: bool,
 }
 
-impl PeerProcess {
-    pub(super) fn new(peer: &Peer) -> PeerProcess {
-        PeerProcess {
-            numbering: peer.numbering,
-            link: Arc::clone(&peer.link),
-            transactions: Arc::clone(&peer.transactions),
-            open: (0..peer.numbering.workers).map(|_| None).collect(),
+impl OtherProcessState {
+    pub(super) fn new(other: &OtherProcess) -> OtherProcessState {
+        OtherProcessState {
+            numbering: other.numbering,
+            link: Arc::clone(&other.link),
+            transactions: Arc::clone(&other.transactions),
+            open: (0..other.numbering.workers).map(|_| None).collect(),
             leads: false,
         }
     }
@@ -71,21 +71,21 @@ impl PeerProcess {
 
 /// The identity of a worker, for flow tokens.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Origin {
+pub(super) struct WorkerIdentity {
     /// Its number.
     pub(super) number: u16,
-    /// Those of all workers of this process.
+    /// The numbers of all workers of this process.
     pub(super) numbering: Numbering,
     pub(super) runs: Runs,
 }
 
-impl Origin {
+impl WorkerIdentity {
     /// A flow, with the worker that has it and the run of its process.
     pub(super) fn flow_id(&self, flow: &Flow) -> FlowId {
         let worker = flow.connection.map_or(self.number, worker_of);
         let run = match self.numbering.index(worker) {
             Some(_) => self.runs.own,
-            // The process may have ended just now; then its connection is no flow of this run.
+            // The other process may have just ended. Then its connection is no flow of this run.
             None => self.runs.other.unwrap_or(!self.runs.own),
         };
         FlowId {
