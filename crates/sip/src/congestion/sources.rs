@@ -181,10 +181,10 @@ fn prefix(source: IpAddr) -> u64 {
 /// earliest (RFC 3261 §17.1.1.1), so each attempt meets another window.
 const WINDOW: Duration = Duration::from_millis(250);
 const WINDOWS: u64 = 1_000 / WINDOW.as_millis() as u64;
-/// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog:
-/// 100 ms of it in half a second.
+/// The part of the accepted requests that the server distributes as shares in an overload. The remainder reduces the
+/// backlog: 100 ms of it in half a second.
 const SHARED: f64 = 0.8;
-/// The part of the shared capacity ([`SHARED`]) that [`Class::Continuing`] can use before others. It is more than half,
+/// The part of this share of the capacity ([`SHARED`]) that [`Class::Continuing`] can use before others. It is more than half,
 /// because a client that gets a challenge each time sends half of its requests with credentials. And 503s use 8 % of the
 /// time. It is bounded, because an attacker could repeat one request of a dialog, or one nonce, any number of times.
 const CONTINUING_PART: f64 = 0.6;
@@ -201,6 +201,9 @@ const FINISHING_PART: f64 = 0.5;
 /// worker serves such a burst, a flood fills the queue. With 25 ms, the wait became so long that the worker also
 /// refused sources below their shares.
 const BURST: f64 = 0.02;
+/// The same of the share of a source: 25 ms of it. Without such a pace, one source would use its share at the beginning
+/// of the window, and the wait of all would grow by half a window.
+const SOURCE_BURST: f64 = 0.1;
 
 /// What all workers have accepted from the hashed places in this window, for the limit of requests per source. Its size
 /// is fixed: 8 KiB.
@@ -267,7 +270,7 @@ pub(super) struct Fairness {
     counts: SourceCounts,
     keys: [u64; 2],
     window: u64,
-    accepted: Box<[u16; PLACES]>,
+    accepted: Box<[u32; PLACES]>,
     active: Active,
     /// In the window before: at the beginning of a window few have been seen.
     active_before: Active,
@@ -281,6 +284,12 @@ pub(super) struct Fairness {
 struct Active {
     peer_weight: f64,
     others: f64,
+}
+
+/// How many seconds of the window have passed, plus `burst` windows, but at most a window.
+fn window_until(now: Mono, burst: f64) -> f64 {
+    let passed = (now.0 % WINDOW.as_nanos() as u64) as f64 / WINDOW.as_nanos() as f64;
+    WINDOW.as_secs_f64() * (passed + burst).min(1.0)
 }
 
 impl Fairness {
@@ -320,9 +329,7 @@ impl Fairness {
         place: usize,
         per_second: f64,
     ) -> Option<Class> {
-        let passed = (now.0 % WINDOW.as_nanos() as u64) as f64 / WINDOW.as_nanos() as f64;
-        let until_now = WINDOW.as_secs_f64() * (passed + BURST).min(1.0);
-        let capacity = per_second * SHARED * until_now;
+        let capacity = per_second * SHARED * window_until(now, BURST);
         let is_within = |class, part| f64::from(self.by_class[class as usize]) < capacity * part;
         // `WeightedSources::place` returns a place of this array.
         let of_source = f64::from(self.priority[place]);
@@ -353,9 +360,10 @@ impl Fairness {
         }
     }
 
-    /// Whether a place has had less than its share in this window, of this many messages a second.
+    /// Whether a place has had less than its share of the window until now, if the server accepts `per_second` requests.
     pub(super) fn is_below_share(
         &self,
+        now: Mono,
         peers: &WeightedSources,
         place: usize,
         per_second: f64,
@@ -364,7 +372,7 @@ impl Fairness {
         let others = seen.others.max(before.others);
         let all_weight = seen.peer_weight.max(before.peer_weight) + others.min(1.0);
         let weight = peers.weight(place).unwrap_or_else(|| 1.0 / others.max(1.0));
-        let capacity = per_second * WINDOW.as_secs_f64() * SHARED;
+        let capacity = per_second * SHARED * window_until(now, SOURCE_BURST);
         // `WeightedSources::place` returns a place of this array.
         f64::from(self.accepted[place]) < capacity * weight / all_weight.max(weight)
     }
@@ -437,7 +445,7 @@ mod tests {
         source: IpAddr,
     ) -> bool {
         let place = fairness.place(now, peers, source);
-        fairness.is_below_share(peers, place, PER_SECOND)
+        fairness.is_below_share(now, peers, place, PER_SECOND)
     }
 
     fn fairness() -> (Fairness, WeightedSources) {
@@ -496,7 +504,8 @@ mod tests {
     #[test]
     fn a_thousand_forged_sources_leave_a_trunk_its_share() {
         let (mut fairness, peers) = fairness();
-        let now = Mono::default().plus_secs(9);
+        // At the end of a window.
+        let now = Mono::default().plus(Duration::from_millis(9_249));
         for number in 0..2000u32 {
             let forged = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number * 7919);
             count(&mut fairness, now, &peers, forged.into());

@@ -125,6 +125,9 @@ pub struct Controller {
     most_percent: Option<u64>,
     offered: u32,
     shed: u32,
+    /// How many requests the worker accepts per second in an overload; 0 before the first one. These are fewer than the
+    /// messages that it can serve, because responses, ACKs and 503s take time, too.
+    requests_per_second: f64,
     /// Ticks with requests since one was accepted.
     refused_ticks: u32,
     ticked_at: Mono,
@@ -153,6 +156,7 @@ impl Controller {
             most_percent: None,
             offered: 0,
             shed: 0,
+            requests_per_second: 0.0,
             refused_ticks: 0,
             ticked_at: Mono::default(),
             shed_share: 0.0,
@@ -221,9 +225,11 @@ impl Controller {
     }
 
     fn tick(&mut self, now: Mono) {
+        let passed = now.since(self.ticked_at);
         self.ticked_at = now;
         let share = f64::from(self.shed) / f64::from(self.offered.max(1));
         self.shed_share += (share - self.shed_share) * AVERAGING;
+        self.measure_requests(passed);
         self.doubt_service_time();
         (self.offered, self.shed) = (0, 0);
         let mut tick = std::mem::take(&mut self.tick);
@@ -236,6 +242,19 @@ impl Controller {
             _ => Load::Calm,
         };
         self.filter.tick(now, &self.peers, tick);
+    }
+
+    /// Averages how many requests are accepted per second. A tick without refusals says nothing: there was room for
+    /// more.
+    fn measure_requests(&mut self, passed: Duration) {
+        if self.shed > 0 && passed < 4 * TICK {
+            let accepted = f64::from(self.offered.saturating_sub(self.shed));
+            let per_second = accepted / passed.as_secs_f64();
+            if self.requests_per_second == 0.0 {
+                self.requests_per_second = per_second;
+            }
+            self.requests_per_second += (per_second - self.requests_per_second) * AVERAGING;
+        }
     }
 
     /// Halves the average time of a message in each tick that refuses all, if nothing was accepted for a second.
@@ -428,6 +447,10 @@ impl Controller {
     fn decide(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
         self.offered = self.offered.saturating_add(1);
         let per_second = self.service_time.per_second();
+        let requests_per_second = match self.requests_per_second > 0.0 {
+            true => self.requests_per_second,
+            false => per_second,
+        };
         let place = self.fairness.place(now, &self.peers, source);
         let Some(class) = self.fairness.bounded_class(now, class, place, per_second) else {
             // It displaces nothing, because it is refused before anything else.
@@ -438,7 +461,9 @@ impl Controller {
         };
         // A source below its share is treated like the next class.
         if self.is_on_ramp(class as usize)
-            && (!self.fairness.is_below_share(&self.peers, place, per_second)
+            && (!self
+                .fairness
+                .is_below_share(now, &self.peers, place, requests_per_second)
                 || self.is_on_ramp(class as usize + 1))
         {
             return self.refusal();

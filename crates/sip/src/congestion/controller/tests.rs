@@ -141,8 +141,8 @@ fn refusals(cost_us: u64, admit: fn(&mut Controller, Mono) -> Admission) -> Shed
     let mut controller = controller();
     for ms in 1000..2000 {
         let now = at(ms);
-        beyond_share(&mut controller, now);
-        controller.observe_backlog(now, waiting(3600));
+        // So long that sources below their share are refused, too.
+        controller.observe_backlog(now, waiting(5100));
         for _ in 0..200 {
             if let Admission::Refuse { .. } = admit(&mut controller, now) {
                 controller.observe_refusals(1, Duration::from_micros(cost_us));
