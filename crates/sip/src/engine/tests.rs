@@ -1,6 +1,6 @@
 //! What a step of the engine costs: how many transactions it looks at, which is the same in each run.
 
-use super::{Config, Engine, Event, Outgoing, Output, SentBy};
+use super::{Config, Engine, Event, Mark, Outgoing, Output, SentBy};
 use crate::congestion::Class;
 use crate::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use crate::{HashKey, Mono};
@@ -52,7 +52,7 @@ impl TestBed {
             connection: Some(ConnectionKey(number)),
             pieces: &[request.as_bytes()],
             class: Class::New,
-            mark: None,
+            mark: Some(Mark(1)),
             loop_check: None,
         };
         self.engine.request(Mono(1), &out).expect("it is sent");
