@@ -74,7 +74,7 @@ pub enum FlowAvailability {
     /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker
     /// has.
     Datagrams,
-    /// A connection of an earlier run, which is closed. RFC 5626 §5.3.1 has a request for it answered with 430.
+    /// A connection of an earlier run, which is closed. A request for it gets 430 (RFC 5626 §5.3.1).
     Gone,
 }
 
@@ -161,7 +161,7 @@ impl Writer<'_> {
             SocketAddr::V4(v4) => self.put(&v4.ip().octets()),
             SocketAddr::V6(v6) => {
                 self.put(&v6.ip().octets());
-                // Without its interface a link-local address leads nowhere.
+                // A link-local address is valid on one interface only, which the scope ID names.
                 self.put(&v6.scope_id().to_be_bytes());
             }
         }

@@ -102,7 +102,7 @@ impl Transactions<'_> {
         self.dispatcher.send(self.now.mono, self.engine, order)
     }
 
-    /// Lets requests go by a connection of another worker, which says so if the connection is closed.
+    /// Permits requests over a connection of another worker. If the connection is closed, that worker reports it.
     pub fn adopt(&mut self, flow: &Flow) {
         let other = |key| (self.owner_of)(key) != self.engine.worker();
         if flow.connection.is_some_and(other) {

@@ -186,7 +186,7 @@ impl Stores {
                 while let Some(job) = queue.recv().await {
                     known.retain(|store| store.strong_count() > 0);
                     let opened = open_all(job.settings, &mut known, &notify).await;
-                    // Also if the other end was dropped.
+                    // This fails only if the caller no longer waits.
                     let _ = job.opened.send(opened);
                 }
             });

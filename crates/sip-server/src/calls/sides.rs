@@ -15,9 +15,9 @@
 //! the phone has another flow meanwhile, its address of record is enough. Another worker may have the bindings of that
 //! phone. Then a Route value that names the phone is taken as proof that the phone has sent the BYE.
 //!
-//! A trunk or another server may have many addresses, and a BYE may reach another one than the INVITE. If the called
-//! party is a trunk, a BYE also ends the call in two cases. It came from a trunk, or a trunk has sent a 2xx for it. If
-//! the called party is another server, each address except the IP address of the caller is accepted.
+//! A trunk or another server may have many addresses, and a BYE may reach another one than the INVITE. So another
+//! address counts as that of the called party, too, if it has sent the BYE or a 2xx for it. If the called party is a
+//! trunk, each address of any trunk counts. If it is another server, each IP address except that of the caller counts.
 
 use std::net::SocketAddr;
 

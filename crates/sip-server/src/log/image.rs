@@ -159,8 +159,8 @@ impl Image {
         self.report.records == 0
     }
 
-    /// Loads the bindings that have not ended of those addresses that `hash` gives to this worker out of this many.
-    /// Says how many records could not be understood.
+    /// Loads the bindings of the addresses that `hash` gives to `worker`, one of `workers`. Expired bindings are left
+    /// out. Returns how many of their records had malformed bindings. Other damage is in the [`Report`].
     pub fn load(
         &self,
         now: Now,

@@ -221,7 +221,7 @@ impl<S: Storage> Log<S> {
                 self.sync()
             }
             Err(error) => {
-                // The next attempt comes when the log has doubled in length: the error is likely to stay.
+                // The error is likely to stay. So the next attempt waits until the log has doubled in length.
                 self.compact_len = self.len;
                 Err(error)
             }

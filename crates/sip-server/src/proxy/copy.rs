@@ -320,7 +320,7 @@ impl Proxy {
             }
             FlowAvailability::Gone => return Err(CopyError::FlowGone),
         }
-        // If the connection of another worker is closed, that worker says so.
+        // The connection of another worker may be closed. Then that worker reports it later.
         if id.flow.connection.is_some() && id.worker != self.worker {
             stack.engine.adopt(now, &id.flow);
         }
@@ -561,9 +561,9 @@ fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
     }
 }
 
-/// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count, because nearly all calls of
-/// users have them, and requests within dialogs are to come before those. `in_dialog`: the dialog is proven, as anybody
-/// can make up a To tag.
+/// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count: nearly all calls of users have
+/// them, and requests within dialogs come before calls. `in_dialog`: the token in Route proves the dialog. A To tag is
+/// not enough, because anybody can make one up.
 fn class_of(method: Method<'_>, in_dialog: bool, uri: &[u8]) -> Class {
     match method {
         Method::Ack | Method::Cancel => Class::Finishing,

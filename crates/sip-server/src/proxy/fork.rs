@@ -272,7 +272,8 @@ impl Proxy {
         has_other
     }
 
-    /// The same, but the group goes on. The caller ends it when it has tried the flows of all failed branches.
+    /// The same, but never ends the group. The caller calls [`Proxy::branch_ended`] after it has done this for all
+    /// failed branches.
     pub(super) fn send_by_other_flow(
         &mut self,
         now: Mono,

@@ -11,10 +11,10 @@
 //!
 //! 1. They have its instance (RFC 5626 §4.1), or the Call-ID of its REGISTER (RFC 3261 §10.2: one for all requests of
 //!    a user agent to a registrar).
-//! 2. If there is none, and no binding has the flow of the token: their Contact is the Request-URI. The phone has said
-//!    so in the dialog.
-//! 3. Without such a binding: the only one whose Contact has the user of the Request-URI. The phone must have refreshed
-//!    it since the dialog began. If the token has a UDP flow, this binding must not have an instance.
+//! 2. Without such a binding, if none has the flow of the token either: their Contact is the Request-URI. The phone has
+//!    sent this Contact in the dialog.
+//! 3. Without a binding of 1 and 2: the only one whose Contact has the user of the Request-URI. The phone must have
+//!    refreshed it since the dialog began. If the token has a UDP flow, this binding must not have an instance.
 
 use std::cmp::Reverse;
 
@@ -41,7 +41,7 @@ const MAX_ID_BYTES: usize = 255;
     reason = "it lives on the stack for one request"
 )]
 pub(super) enum MovedTarget {
-    /// Where its Route leads: nothing better is known.
+    /// Where its Route leads: no other flow of the phone is known.
     No,
     /// To a binding of this address of record.
     Here(Aor, Target),

@@ -28,7 +28,7 @@ use crate::push::{PushParams, prid_of};
 /// How calls for phones whose app is suspended are handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushConfig {
-    /// The push services. A phone of another one is not woken.
+    /// The push services. Phones that use another push service are not woken.
     pub providers: Arc<[String]>,
     /// How long a call waits for the REGISTER of the phone.
     pub wait: Duration,
@@ -87,7 +87,8 @@ impl PushWait {
     }
 }
 
-/// Whether a binding is that of a phone that must be woken: it has not registered lately, or its connection is closed.
+/// Whether the phone of a binding needs a push notification first. It has not registered within [`PushConfig::awake`],
+/// or its connection is closed.
 pub(super) fn needs_push(
     (now, runs): (Mono, Runs),
     binding: &Binding,

@@ -68,7 +68,7 @@ impl Contacts {
     }
 }
 
-/// How phones are woken for a request: for an INVITE alone.
+/// How phones are woken for a request. `None` unless it is an INVITE.
 pub(super) fn push_for(
     asked: &ReceivedRequest<'_, '_>,
     policy: &dyn Policy,
@@ -418,7 +418,7 @@ impl Proxy {
             LookedUp::Unknown => return Err(Refusal::of(480, "")),
             LookedUp::Pending => return Ok(None),
         };
-        let asked: Cow<'_, [Binding]> = match wanted.asked {
+        let chosen: Cow<'_, [Binding]> = match wanted.asked {
             AskedPhones::All => bindings.into(),
             some => {
                 let phone = |binding: &Binding| self.phone_names.of(binding);
@@ -426,7 +426,7 @@ impl Proxy {
                 bindings.filter(|it| some.has(phone(it))).collect()
             }
         };
-        let bindings = &*asked;
+        let bindings = &*chosen;
         let uri = Uri::parse(wanted.uri);
         let sip = match &uri {
             Ok(Uri::Sip(sip)) => Some(sip),
@@ -546,7 +546,7 @@ fn inbound_of(named: &Named, uri: &[u8], policy: &dyn Policy) -> Option<Inbound>
 /// Decides requests whose result does not depend on the sender; `None` for other requests.
 ///
 /// # Errors
-/// 404 for a user at an address of this server, if the policy has no domain of that name.
+/// 404 for a user at an address of this server that is not the name of a domain in the policy.
 fn decide_without_sender<'m>(
     named: &Named,
     routes: &routes::Decision,
@@ -646,9 +646,9 @@ pub(super) struct BindingFilter<'a> {
     pub(super) reach: AllowedDestination,
     /// The sender is known.
     pub(super) is_known: bool,
-    /// The flow that the request arrived on.
+    /// The flow by which the request came.
     pub(super) flow: &'a Flow,
-    /// How phones are woken; `None` if they are not, for this request.
+    /// How phones are woken. `None` if this request wakes none.
     pub(super) push: Option<push::PushConfig>,
     /// The request, if it may go to phones at other nodes, too.
     pub(super) elsewhere: Option<&'a ReceivedRequest<'a, 'a>>,

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The side is 0 unless the media of the call go through a relay. A token with a phone says whose flow it names, so
-//! that requests find the phone at a later flow ([`super::moved`]). Of the address of record and of the phone, it has
-//! keyed hashes. They are others in each call, so these hashes do not show that two tokens belong to one user. The flow
-//! is readable, and shows the address of the phone.
+//! that requests find the phone at a later flow ([`super::moved`]). It has keyed hashes of the address of record and of
+//! the phone. These hashes differ in each call, so they do not show that two tokens belong to one user. The flow is
+//! readable, and shows the address of the phone.
 //!
 //! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
 

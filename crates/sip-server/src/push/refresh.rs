@@ -97,8 +97,8 @@ impl RefreshSchedule {
         self.order.first().map(|(at, _)| self.paused_until.max(*at))
     }
 
-    /// These are the bindings of an address now. If the address is new here, notifications up to `sent_until` are not
-    /// sent again. With `None`, it is unknown what was sent, so a phone gets its latest one.
+    /// Notes the current bindings of an address. If the schedule does not know the address, it sends no notification up
+    /// to `sent_until` again. `None`: it is unknown which ones were sent, so a phone gets its latest one.
     pub fn note(
         &mut self,
         sent_until: Option<Mono>,

@@ -34,7 +34,7 @@ pub struct Call<'a> {
     pub source: SocketAddr,
     /// The transport by which it came.
     pub transport: Transport,
-    /// Decides where a route hunts by weight.
+    /// A random number for routes that hunt by weight.
     pub draw: u64,
 }
 
@@ -94,11 +94,11 @@ impl<'a> Call<'a> {
     #[must_use]
     pub fn headers(&self, name: &str) -> Vec<&'a [u8]> {
         let all = self.message.all_headers();
-        let values = all.filter(|header| match HeaderKind::of(name.as_bytes()) {
+        let named = all.filter(|header| match HeaderKind::of(name.as_bytes()) {
             HeaderKind::Other => header.name.eq_ignore_ascii_case(name.as_bytes()),
             kind => HeaderKind::of(header.name) == kind,
         });
-        values.map(|header| header.value.trim_ascii()).collect()
+        named.map(|header| header.value.trim_ascii()).collect()
     }
 
     pub(super) fn call_id(&self) -> &[u8] {

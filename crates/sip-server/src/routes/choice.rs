@@ -18,14 +18,14 @@ const NO_ROUTE: u32 = u32::MAX;
 pub struct TrunkChoice {
     /// The names of the trunks, in the order in which they are tried. Names of no trunk are left out.
     pub trunks: Vec<String>,
-    /// The user part of the Request-URI, without escapes. `None`: the user part stays.
+    /// The new user part of the Request-URI, without escapes: 1 to 512 bytes. `None`: the user part stays.
     pub user: Option<String>,
     /// What follows a failure. [`Next::NextRoute`](super::Next::NextRoute) ends the hunt, because no route follows.
     pub failures: Failures,
     /// How long a call may ring at an address, if another one follows.
     pub ring_time: Duration,
-    /// Whether the sender may be a trunk. Otherwise a request of a trunk gets 403: a choice that does not look at the
-    /// sender makes no open relay.
+    /// Whether the sender may be a trunk. Otherwise a request of a trunk gets 403. So a choice that ignores the sender
+    /// makes no open relay.
     pub from_trunks: bool,
 }
 
@@ -53,10 +53,12 @@ impl TrunkChoice {
 }
 
 impl Table {
-    /// Where a request goes for which the embedder has chosen trunks.
+    /// Decides where a request goes, if the embedder has chosen trunks for it.
     ///
-    /// [`Decision::Unavailable`] if no address of the trunks is available. [`Decision::Reject`] with 403 if the sender
-    /// may not reach trunks: a trunk, without [`TrunkChoice::from_trunks`], or a sender that is not known.
+    /// - [`Decision::NoRoute`] if the Request-URI has no user part, or one that is too long.
+    /// - [`Decision::Reject`] with 403 if the sender may not reach trunks: an unknown sender, or a trunk without
+    ///   [`TrunkChoice::from_trunks`].
+    /// - [`Decision::Unavailable`] if no address of the trunks is available, or [`TrunkChoice::user`] cannot be used.
     #[must_use]
     pub fn decide_choice(&self, now: Mono, call: &Call<'_>, choice: &TrunkChoice) -> Decision {
         self.choice_with(now, call, choice, None)

@@ -340,7 +340,7 @@ impl Registration {
         names(self) == names(other)
     }
 
-    /// The same, when it is no longer configured.
+    /// The same, when it is no longer configured: a REGISTER that removes the binding is due now.
     fn removed(self, now: Mono) -> Registration {
         Registration {
             removal: match self.removal {

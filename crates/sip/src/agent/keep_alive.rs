@@ -13,8 +13,9 @@ const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The first retransmission of a Binding request (RFC 8489 §6.2.1).
 const RTO: Duration = Duration::from_millis(500);
-/// How often a Binding request is sent (`Rc`), and how many times [`RTO`] the last one waits (`Rm`).
+/// How often a Binding request is sent (`Rc`).
 const REQUESTS: u32 = 7;
+/// How long the last transmission waits for a response, in multiples of [`RTO`] (`Rm`).
 const LAST_WAIT: u32 = 16;
 
 /// The types of STUN's messages (RFC 8489 §5, §18.1).
@@ -34,29 +35,28 @@ pub enum FlowFailure {
     /// The response to a Binding request was an error.
     #[error("a Binding request has got an error response")]
     ErrorResponse,
-    /// A NAT has given the phone another address, so that the registered one leads nowhere.
+    /// A NAT has given the phone another address, so requests to the registered one do not arrive.
     #[error("the address of the phone outside of its NAT has changed")]
     MappedAddressChanged,
 }
 
-/// What the program does now.
+/// What the program must do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeepAliveStep {
-    /// It sends these bytes by the flow: a datagram, or bytes between two messages of the connection.
+    /// Send these bytes by the flow: as a datagram, or between two messages of the connection.
     Send(Box<[u8]>),
-    /// It gives up the flow.
+    /// Give up the flow: open another one, and register again.
     Failed(FlowFailure),
 }
 
 /// The keep-alives of one flow. Over UDP they are STUN Binding requests; over a connection they are double CRLFs.
 ///
-/// Use them only if the program knows that the server supports them, such as hairpin (RFC 5626 §4.4): by its
-/// configuration, or because the server has answered a REGISTER with `Require: outbound`.
+/// Use them only if the server is known to support them (RFC 5626 §4.4). The configuration of the program says so, or
+/// the server has answered a REGISTER with `Require: outbound`. hairpin supports them.
 ///
 /// 1. At the time that [`KeepAlive::poll_timeout`] returns, call [`KeepAlive::handle_timeout`].
-/// 2. Pass what comes back: each datagram that is [`Packet::Stun`](crate::frame::Packet::Stun) and comes from the server
-///    to [`KeepAlive::handle_stun`]; for each [`Frame::LineEnd`](crate::frame::Frame::LineEnd) of the connection, call
-///    [`KeepAlive::handle_pong`].
+/// 2. Over UDP, pass each [`Packet::Stun`](crate::frame::Packet::Stun) of the server to [`KeepAlive::handle_stun`].
+/// 3. Over a connection, call [`KeepAlive::handle_pong`] for each [`Frame::LineEnd`](crate::frame::Frame::LineEnd).
 ///
 /// ```
 /// use hairpin_sip::agent::{KeepAlive, KeepAliveStep};
@@ -81,7 +81,8 @@ pub struct KeepAlive {
     count: u64,
     /// The shortest and the longest time between two keep-alives.
     interval: (Duration, Duration),
-    /// When the next keep-alive or retransmission is sent, or the last one has failed; `None` if the flow has failed.
+    /// When to send the next keep-alive or retransmission, or when the wait for a response ends. `None` if the flow has
+    /// failed.
     due: Option<Mono>,
     /// When the keep-alive that waits for a response was sent for the first time, and how often it was sent.
     sent: Option<(Mono, u32)>,
@@ -92,8 +93,9 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// For a flow that begins now. `flow_timer` is the Flow-Timer in the response to the REGISTER: the server waits for
-    /// so long. Without it, the interval is 24 to 29 s over UDP, and 95 to 120 s over a connection. `key` is random.
+    /// For a flow that begins now. `flow_timer` is the Flow-Timer in the response to the REGISTER: the interval is 80 %
+    /// to 100 % of it. Without it, the interval is 24 to 29 s over UDP, and 95 to 120 s over a connection. `key` is
+    /// random.
     #[must_use]
     pub fn new(
         now: Mono,
@@ -172,7 +174,7 @@ impl KeepAlive {
         if kind == BINDING_ERROR {
             return Err(self.fail(FlowFailure::ErrorResponse));
         }
-        // Without the address, nothing can have changed.
+        // A response without XOR-MAPPED-ADDRESS does not show whether the address has changed.
         if let Some(mapped) = self.mapped_address(datagram)
             && *self.mapped.get_or_insert(mapped) != mapped
         {
@@ -191,7 +193,7 @@ impl KeepAlive {
     /// The keep-alive has its response.
     fn responded(&mut self, now: Mono) {
         if let Some((begun, _)) = self.sent.take() {
-            // Of two keep-alives, the first transmissions are this far apart.
+            // The interval begins with the first transmission, not with the response.
             self.due = Some(self.next_after(begun).max(now));
         }
     }

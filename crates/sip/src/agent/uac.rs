@@ -314,8 +314,8 @@ impl UserAgent {
     ) -> Option<SuccessResponse> {
         let pending = self.pending.get_mut(&number)?;
         let is_first = pending.forget_at.is_none();
-        // The transaction passes on further 2xx until 64*T1 after the first one (RFC 6026 §7.2, timer M). Twice that,
-        // because its timer may fire late.
+        // The transaction passes further 2xx to the TU until 64*T1 after the first one (RFC 6026 §7.2, timer M). The
+        // request is kept for twice that time, because timer M may fire late.
         let lifetime = transactions.engine.timers().give_up().saturating_mul(2);
         let until = transactions.now.mono.plus(lifetime);
         pending.forget_at.get_or_insert(until);

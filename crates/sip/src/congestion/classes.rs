@@ -27,7 +27,7 @@ pub enum Dialog {
     Ours,
 }
 
-/// What a request's headers say of its class.
+/// What decides the class of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traits<'a> {
     /// The method.
@@ -44,7 +44,7 @@ pub struct Traits<'a> {
 const EMERGENCY: &[u8] = b"urn:service:sos";
 
 impl Traits<'_> {
-    /// The class.
+    /// The priority class of the request.
     #[must_use]
     pub fn class(&self) -> Class {
         match (self.method, self.dialog) {

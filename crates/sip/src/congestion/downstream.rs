@@ -1,4 +1,4 @@
-//! RFC 7339 as a client: sends a next hop no more requests than it has asked for.
+//! RFC 7339 as a client: sends a next hop no more requests than its overload reports permit.
 //!
 //! Few next hops send reports. They are in a table of fixed size; if it is full, the hop whose report expires first is
 //! removed. The loss algorithm (RFC 7339 §7) sends all but a share of the requests. The rate algorithm (RFC 7415 §3.5)

@@ -68,7 +68,7 @@ fn meaning(quoted: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
-/// The same without a copy on the heap: as much of it as `buffer` takes.
+/// Writes what [`meaning`] returns to `buffer`, without allocating. Returns as many bytes of it as fit.
 fn start_of_meaning<'b>(quoted: &[u8], buffer: &'b mut [u8]) -> &'b [u8] {
     let mut length = 0;
     unescaped(quoted, |piece| {

@@ -23,7 +23,7 @@ pub const NONCE_LEN: usize = (TIME_LEN + SALT_LEN + MAC_LEN) * 2;
 
 /// The longest realm and source that a nonce is bound to, together; of a longer one the start counts.
 const BOUND_MAX: usize = 128;
-/// Bytes of a realm of which the MAC depends, its length included.
+/// The MAC depends on at most this many bytes of a realm, and on its length up to this number.
 const REALM_MAX: usize = 255;
 
 /// What a nonce is worth.

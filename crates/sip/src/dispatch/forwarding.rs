@@ -33,7 +33,7 @@ pub struct RecordRoute<'a> {
     pub params: &'static [u8],
     /// The user of the URI.
     pub user: &'a [u8],
-    /// The user if the request does not leave by the flow of its order, because that flow has failed.
+    /// The user if [`OutgoingRequest::flow`] has failed, so that the request leaves by another one.
     pub user_without_flow: &'a [u8],
     /// Whether its scheme is `sips`, as that of the Request-URI (RFC 3261 §16.6 step 4).
     pub is_sips: bool,

@@ -41,7 +41,7 @@ pub(super) struct Request {
     pub(super) only_by_flow: bool,
     /// It fails with its flow, also after a provisional response.
     pub(super) ends_with_flow: bool,
-    /// It used a flow. If the flow has failed, it may go where its target says.
+    /// It uses a flow. If the flow has failed, the dispatcher may locate the server of its target instead.
     may_locate: bool,
     /// The TU has cancelled it.
     pub(super) is_cancelled: bool,

@@ -65,8 +65,8 @@ impl TestBed {
     }
 }
 
-/// How many slots the engine looks at if `end` ends a connection with [`OWN`] requests, beside so many other
-/// connections with [`EACH`] requests. All requests of the connection fail, and no other.
+/// How many slots the engine looks at if `end` ends a connection with [`OWN`] requests. `others`: how many other
+/// connections there are, with [`EACH`] requests each. Checks that only the requests of the ended connection fail.
 fn visits(others: u64, end: fn(&mut Engine, ConnectionKey)) -> u64 {
     let mut bed = TestBed::new();
     bed.accept(0);

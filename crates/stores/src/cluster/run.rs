@@ -65,8 +65,8 @@ impl Backoff {
     }
 }
 
-/// Requests per batch to the engine. If many nodes ask at the same time, each sends smaller batches. Otherwise a node
-/// would reach [`TIMEOUT`] and repeat commands that the engine has already carried out.
+/// Requests per batch to the engine. If many nodes send at the same time, each sends smaller batches. Otherwise a batch
+/// would exceed [`TIMEOUT`], and its node would repeat commands that the engine carries out all the same.
 #[derive(Debug)]
 pub(super) struct BatchSize(usize);
 
@@ -307,8 +307,9 @@ impl Exchanges {
         }
     }
 
-    /// The engine has responded to the exchange of this time. A node that was away for longer than others try to tell
-    /// it has missed notices. So it publishes all bindings: the engine compares them with those of other nodes.
+    /// The engine has responded to the exchange of this time. Other nodes repeat a notice for a limited time. If this
+    /// node was away for longer, it has missed notices. So it publishes all bindings: the engine compares them with
+    /// those of other nodes.
     fn note_presence(&mut self, sent_ms: u64) {
         let last_ms = self.present_ms.replace(sent_ms);
         let away_ms = last_ms.map_or(0, |last_ms| sent_ms.saturating_sub(last_ms));

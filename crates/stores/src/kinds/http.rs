@@ -1,8 +1,11 @@
 //! A service that looks up users over HTTP.
 //!
 //! ```text
-//! POST /path                                                  200 {"md5": "7da2..", "sha256": "53.."}, Cache-Control:
-//! max-age=60 {"realm": "north.gov", "username": "gorst"}                 404: there is no such user
+//! request:   POST /path
+//!            {"realm": "north.gov", "username": "gorst"}
+//! responses: 200, Cache-Control: max-age=60
+//!            {"md5": "7da2..", "sha256": "53.."}
+//!            404: there is no such user
 //! ```
 //!
 //! The response to the empty name in the empty realm, which no user has, can have the SIP tables.

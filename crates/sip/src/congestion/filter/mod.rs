@@ -58,8 +58,9 @@ const MAX_SPARE: f64 = 0.95;
 /// What happened since the last tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tick {
-    /// Requests that the filter had let pass, and that admission control has accepted or dropped.
+    /// Requests that the filter had let pass, and that admission control has accepted.
     pub(super) accepted: u32,
+    /// Those that admission control has dropped, and datagrams that the kernel has lost.
     pub(super) dropped: u32,
     /// The worker slept, refused or dropped for this long.
     pub(super) spare: Duration,

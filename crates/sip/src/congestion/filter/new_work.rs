@@ -32,7 +32,7 @@ impl<'a> NewWork<'a> {
     }
 }
 
-/// From the Request-URI on, if the method begins something.
+/// The datagram from the Request-URI to its end, if the method begins something.
 fn uri_of_new_work(datagram: &[u8]) -> Option<&[u8]> {
     let methods: [&[u8]; 6] = [
         b"INVITE ",
@@ -81,8 +81,7 @@ fn has_tag(line: &[u8]) -> bool {
         .any(|part| part.eq_ignore_ascii_case(b"tag="))
 }
 
-/// Whether this is a line with credentials: the second half of a challenge. Admission control decides which of them
-/// count.
+/// Whether this line has credentials, as in the response to a challenge. Admission control decides which of them count.
 fn has_credentials(line: &[u8]) -> bool {
     let names: [&[u8]; 2] = [b"authorization", b"proxy-authorization"];
     names.iter().any(|name| {

@@ -54,7 +54,7 @@ pub struct SharedBinding {
     pub q: u16,
     /// How long ago the REGISTER came.
     pub age_ms: u64,
-    /// When the binding ends.
+    /// Time until the binding ends.
     pub ttl_ms: u64,
 }
 
@@ -151,7 +151,8 @@ impl ClusterBindings {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Whether so many changes wait for the engine that workers should publish nothing else.
+    /// Whether many changes wait for the engine. Then workers publish only new changes, and pause the publication of
+    /// all bindings.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.state().changes.len() >= BUSY_CHANGES
