@@ -11,6 +11,10 @@ const PING: &[u8] = b"\r\n\r\n";
 /// How long a response may take over a connection (§4.4.1).
 const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What is used instead of a shorter or longer Flow-Timer. A NAT keeps no flow for a day.
+const FLOW_TIMER_MIN: Duration = Duration::from_secs(1);
+const FLOW_TIMER_MAX: Duration = Duration::from_secs(86_400);
+
 /// The first retransmission of a Binding request (RFC 8489 §6.2.1).
 const RTO: Duration = Duration::from_millis(500);
 /// How often a Binding request is sent (`Rc`).
@@ -94,8 +98,8 @@ pub struct KeepAlive {
 
 impl KeepAlive {
     /// For a flow that begins now. `flow_timer` is the Flow-Timer in the response to the REGISTER: the interval is 80 %
-    /// to 100 % of it. Without it, the interval is 24 to 29 s over UDP, and 95 to 120 s over a connection. `key` is
-    /// random.
+    /// to 100 % of it. It counts as at least 1 s and at most a day. Without it, the interval is 24 to 29 s over UDP, and
+    /// 95 to 120 s over a connection. `key` is random.
     #[must_use]
     pub fn new(
         now: Mono,
@@ -107,7 +111,7 @@ impl KeepAlive {
         let is_udp = transport == Transport::Udp;
         let interval = match (flow_timer, is_udp) {
             (Some(most), _) => {
-                let most = most.max(Duration::from_secs(1));
+                let most = most.clamp(FLOW_TIMER_MIN, FLOW_TIMER_MAX);
                 (most * 4 / 5, most)
             }
             (None, true) => seconds(24, 29),
