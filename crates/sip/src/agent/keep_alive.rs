@@ -345,6 +345,7 @@ mod tests {
             (Transport::Wss, None, 95_000..=120_000),
             (Transport::Udp, Some(60), 48_000..=60_000),
             (Transport::Tls, Some(60), 48_000..=60_000),
+            (Transport::Tcp, Some(u64::MAX), 69_120_000..=86_400_000),
         ] {
             let mut flow = flow(transport, flow_timer);
             let mut before = at(0);
