@@ -31,7 +31,8 @@ struct AcmeSetup {
     logs: PathBuf,
     binary: PathBuf,
     authority: PathBuf,
-    /// Of Pebble: its API, its management, HTTP of validations, TLS of validations; DNS, DNS's management; the server.
+    /// The first of eight consecutive ports. In this order: API and management of Pebble, validations by HTTP and TLS,
+    /// DNS and its management, and the server.
     port: u16,
     _pebble: [Process; 2],
 }
@@ -40,11 +41,11 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let logs = logs.join("acme");
     fs::create_dir_all(&logs)?;
     let programs = build(&root.join("interop/pebble"), &logs)?;
-    let lab = AcmeSetup::start(binary, &programs, &logs)?;
+    let test = AcmeSetup::start(binary, &programs, &logs)?;
     let mut tally = Tally::default();
-    tally.record("acme http-01, renewal, restart", &lab.orders_and_renews());
-    tally.record("acme tls-alpn-01", &lab.proves_by_tls());
-    tally.record("acme refusal", &lab.survives_a_refusal());
+    tally.record("acme http-01, renewal, restart", &test.orders_and_renews());
+    tally.record("acme tls-alpn-01", &test.proves_by_tls());
+    tally.record("acme refusal", &test.survives_a_refusal());
     Ok(tally)
 }
 

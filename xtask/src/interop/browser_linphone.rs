@@ -89,7 +89,7 @@ impl Linphone {
         counts.fold((0, 0), |(calls, _), count| (calls + 1, count))
     }
 
-    /// Waits until it has written what it received in the call after so many.
+    /// Waits until the log has statistics of more than `calls` calls. Returns the packets of the latest call.
     fn heard_after(&self, calls: usize) -> Result<u64> {
         let deadline = Instant::now() + LIMIT;
         loop {

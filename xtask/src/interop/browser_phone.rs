@@ -171,7 +171,7 @@ fn desk_phones(logs: &Path, bench: &Bench<'_>, tally: &mut Tally) -> Result<Stri
     let plain = &mut desk_phone(logs, bench, PLAIN, ["", ""])?;
     for (name, page, code) in [
         ("JsSIP", alice, "488"),
-        // It has this code for each description that the browser refuses.
+        // SIP.js sends this code for each session description that the browser refuses.
         ("SIP.js", sip_js, "480"),
     ] {
         let name = format!("{name} in Chromium: a phone without DTLS-SRTP that calls gets {code}");

@@ -19,7 +19,8 @@ use super::trunk_wire::{LoggedMessage, read, seconds_between};
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
-/// Of the trunks: the first one is killed, the second one is stopped, the third one gets the other calls.
+/// The names and addresses of the trunks. The first one is killed, the second one is stopped. The third one gets the
+/// calls that move on.
 const TRUNKS: [(&str, Ipv4Addr); 3] = [
     ("killed", Ipv4Addr::new(127, 0, 0, 4)),
     ("stopped", Ipv4Addr::new(127, 0, 0, 6)),
@@ -33,7 +34,7 @@ const PER_SECOND: u32 = 200;
 const DIES: Duration = Duration::from_secs(1);
 /// The setting `answer_timeout` of the trunks, in seconds.
 const ANSWER_TIMEOUT_S: f64 = 2.0;
-/// Of all calls of a case.
+/// The time limit for all calls of a case.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A call as the caller sees it.
@@ -42,7 +43,7 @@ struct Call {
     begun: Option<f64>,
     /// The trunks (process ids) that have sent a 180.
     rang: Vec<u32>,
-    /// When, and the trunk.
+    /// The time of the first 200, and the trunk (process id) that has sent it.
     answered: Option<(f64, u32)>,
     /// Another final response.
     refused: Option<String>,

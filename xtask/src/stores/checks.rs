@@ -432,7 +432,7 @@ fn changes(test: &mut StoreTest<'_>) -> Result<String> {
     Ok(format!("added within {:.1} s", added.as_secs_f32()))
 }
 
-/// The other way round: hairpin writes, coturn reads.
+/// The opposite direction: `hairpin user` and `hairpin realm` write to the database, and coturn reads it.
 fn verbs(test: &mut StoreTest<'_>) -> Result<String> {
     let password = test.verb(&["user", "add", "bob"])?;
     let audit = password

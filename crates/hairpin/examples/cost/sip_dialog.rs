@@ -25,12 +25,12 @@ use std::time::Duration;
 
 /// Requests in one round.
 const ROUND: usize = 32;
-/// From one request to the next: about 64 transactions are alive, which last for 32 s over UDP.
+/// The time from one request to the next. A transaction over UDP lasts for 32 s, so about 64 exist at a time.
 const GAP_NS: u64 = 500_000_000;
 /// Messages that wait in an overload, and their time: 100 ms, half of the tolerance. So some new requests are refused.
 const WAITING: u64 = 2_000;
 const SERVICE_TIME: Duration = Duration::from_micros(50);
-/// The engine learns the time from so many batches of so many messages, as workers report them.
+/// The engine learns the service time from [`SAMPLES`] batches of [`SAMPLE`] messages, as workers report them.
 const SAMPLES: u32 = 1_000;
 const SAMPLE: u32 = 16;
 const LISTENER: ListenerKey = ListenerKey(0);
@@ -204,7 +204,7 @@ impl TestBed {
         Ok(())
     }
 
-    /// INFO, forwarded, 200, forwarded.
+    /// Sends an INFO, which the proxy forwards. Then answers it with a 200, which the proxy forwards, too.
     fn once(&mut self) -> Outcome<()> {
         self.count += 1;
         self.now.mono.0 += GAP_NS;

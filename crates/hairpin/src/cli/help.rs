@@ -201,7 +201,7 @@ fn first_sentence(arg: Arg) -> Arg {
     arg.help(help[..end].trim_end().to_owned())
 }
 
-/// Keeps clap from making line ends of braces. What it makes goes through [`shown`].
+/// Replaces `{n}` in help texts, which clap would print as a line end. [`shown`] restores it in what clap prints.
 pub(crate) fn escape(command: Command) -> Command {
     let kept = |text: Option<&clap::builder::StyledStr>| {
         text.map(ToString::to_string)
@@ -259,7 +259,7 @@ fn text(error: &clap::Error, colours: bool) -> String {
     shown(&text)
 }
 
-/// A text that clap has made, with the braces that [`escape`] has kept.
+/// A text that clap has made, with each `{n}` that [`escape`] has replaced.
 pub(crate) fn shown(text: &str) -> String {
     text.replace(STAND_IN, NUMBER)
 }

@@ -307,7 +307,10 @@ impl FromText for Reject {
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
         let (code, reason) = text.split_once(' ').unwrap_or((text, ""));
-        let code = code.parse().ok().filter(|code| (400..700).contains(code));
+        let code = code
+            .parse()
+            .ok()
+            .filter(|code| routes::can_reject_with(*code));
         let is_plain = reason
             .bytes()
             .all(|byte| byte == b' ' || byte.is_ascii_graphic());
@@ -317,7 +320,8 @@ impl FromText for Reject {
                 reason: reason.trim().to_owned(),
             }),
             None => Err(Mistake::new(format!("`{text}` is not a response")).help(
-                "write a code from 400 to 699 and a reason phrase, like \"403 Not Allowed\"",
+                "write a code from 400 to 699 and a reason phrase, like \"403 Not Allowed\"; not 401, 405, 407, 420, 421 or \
+                 423, because they require a header field",
             )),
         }
     }

@@ -136,7 +136,7 @@ impl<D: Destination> Task<D> {
         loop {
             let count = tokio::select! {
                 count = self.queue.recv_many(&mut records, BATCH) => count,
-                // Also if the other end was dropped.
+                // `changed` also returns if the sender was dropped. The thread stops then, too.
                 _ = self.stop.changed(), if !is_stopping => {
                     is_stopping = true;
                     // Records that wait are still received.

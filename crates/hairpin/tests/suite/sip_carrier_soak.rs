@@ -22,12 +22,12 @@ use crate::sip_soak::{GAUGES, duration, eventually, files, left, metrics, reside
 /// The address of the PBX, which is a trunk, and its calls at a time.
 const PBX: [u8; 4] = [127, 0, 0, 5];
 const LINES: usize = 4;
-/// One of so many calls goes to the phone, the others to the carriers.
+/// Every call whose number is a multiple of this goes to the phone, the others to the carriers.
 const TO_PHONE: u64 = 4;
 /// The addresses of the carriers and of the phone.
 const CARRIERS: [[u8; 4]; 2] = [[127, 0, 0, 7], [127, 0, 0, 8]];
 const PHONE: [u8; 4] = [127, 0, 0, 9];
-/// A flood comes from so many addresses.
+/// The number of source addresses of a flood.
 const SOURCES: u8 = 100;
 /// Each call, BYE and registration ends within this time. Otherwise it is lost.
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
@@ -322,7 +322,7 @@ impl Lab {
         let mut socket = None;
         while !self.is_over.load(Ordering::Relaxed) {
             let open = socket.get_or_insert_with(|| socket_at(address));
-            // A carrier takes no responses.
+            // A carrier sends no requests, so it ignores responses.
             let _ = self.serve_calls(open, address, number as usize);
             if Instant::now() >= restart {
                 restart += interval;
@@ -358,7 +358,7 @@ impl Lab {
     /// Accepts a request that comes within a moment, or returns a response.
     fn serve_calls(&self, socket: &UdpSocket, here: SocketAddr, number: usize) -> Option<String> {
         let mut buffer = [0; 65_536];
-        // An error is that of a message sent before, or there is none yet.
+        // An error: no message has arrived yet, or an ICMP error for an earlier datagram.
         let (length, from) = socket.recv_from(&mut buffer).ok()?;
         let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
         if text.starts_with("SIP/2.0 ") {
@@ -372,7 +372,7 @@ impl Lab {
         None
     }
 
-    /// As many requests as this thread can send, of which none proves anything.
+    /// Sends as many requests as this thread can. None has the tag of a dialog or correct credentials.
     fn flood(&self, time: Duration) {
         let socket = |last| {
             let socket = socket_at(SocketAddr::from(([127, 66, 0, last], 0)));

@@ -184,6 +184,11 @@ fn check_says_what_is_wrong_with_a_route_or_a_trunk() {
             "a code from 400 to 699",
         ),
         (
+            "[[sip.route]]\nreject = \"407 No\"\n",
+            "is not a response",
+            "they require a header field",
+        ),
+        (
             "[[sip.route]]\nprefix = [\"1\"]\nreject = \"404\"\n",
             "unknown key `prefix` in a route",
             "did you mean `prefixes`?",

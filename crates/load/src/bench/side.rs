@@ -38,6 +38,8 @@ pub struct Abilities {
     pub spread: bool,
     /// Answers SIP requests: OPTIONS, and calls as a UAS.
     pub sip: bool,
+    /// Asks for a digest in each REGISTER request.
+    pub sip_register: bool,
     /// Is a SIP registrar and proxy for the domain of the benchmark.
     pub sip_proxy: bool,
     /// Takes SIP clients over WebSocket with TLS.
@@ -58,6 +60,7 @@ impl Abilities {
         raw: false,
         spread: false,
         sip: false,
+        sip_register: false,
         sip_proxy: false,
         wss: false,
         sip_service: false,
@@ -105,8 +108,14 @@ impl Abilities {
         sip: true,
         ..Abilities::TURN
     };
+    /// The same, with a challenge for each REGISTER. It verifies and keeps nothing.
+    pub const SIP_CHALLENGES: Abilities = Abilities {
+        sip_register: true,
+        ..Abilities::SIP_UAS
+    };
     /// A SIP registrar and proxy that also answers calls to itself.
     pub const SIP: Abilities = Abilities {
+        sip_register: true,
         sip_proxy: true,
         ..Abilities::SIP_UAS
     };
@@ -182,14 +191,15 @@ impl Abilities {
             Scenario::SipOverload { work, service_us } => {
                 self.supports(*work) && (*service_us == 0 || self.sip_service)
             }
-            Scenario::SipMemory { work, .. } => self.supports(*work),
+            Scenario::SipMemory { work, .. } => self.supports(*work) && self.sip_proxy,
         }
     }
 
     fn supports(&self, work: SipWork) -> bool {
         match work {
             SipWork::Options | SipWork::Call => self.sip,
-            SipWork::Register | SipWork::ProxiedCall => self.sip_proxy,
+            SipWork::Register => self.sip_register,
+            SipWork::ProxiedCall => self.sip_proxy,
         }
     }
 
@@ -368,7 +378,7 @@ impl Side {
                 [program(&programs.kamailio), owned(KAMAILIO)].concat(),
                 Abilities::SIP_CONNECTIONS,
             ),
-            "floor-sip" => (floor(&["sip", "0"]), Abilities::SIP_UAS),
+            "floor-sip" => (floor(&["sip", "0"]), Abilities::SIP_CHALLENGES),
             "floor-stun-xdp" => (floor(&["stun-xdp", "0"]), Abilities::BINDING),
             _ => return None,
         };
@@ -528,7 +538,9 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
             "tcp" => abilities.tcp = true,
             "tls" => abilities.tls = true,
             "wss" if abilities.sip => abilities.wss = true,
-            "proxy" if abilities.sip => abilities.sip_proxy = true,
+            "proxy" if abilities.sip => {
+                (abilities.sip_register, abilities.sip_proxy) = (true, true);
+            }
             "xdp" => sink = Hook::Xdp,
             "two" => two = true,
             _ => return None,
@@ -671,8 +683,13 @@ mod tests {
         let floor = parse("floor-sip").abilities;
         for all in [SipTransport::Udp, SipTransport::Tcp, SipTransport::Tls] {
             assert!(hairpin.allow(&over(all)) && kamailio.allow(&over(all)));
-            assert!(!floor.allow(&over(all)), "it is no registrar");
         }
+        assert!(floor.allow(&over(SipTransport::Udp)) && !floor.allow(&over(SipTransport::Tcp)));
+        let memory = Scenario::SipMemory {
+            work: SipWork::Register,
+            count: 1,
+        };
+        assert!(hairpin.allow(&memory) && !floor.allow(&memory));
         assert!(hairpin.allow(&over(SipTransport::Wss)));
         assert!(!kamailio.allow(&over(SipTransport::Wss)));
         assert!(hairpin.allow(&busy) && kamailio.allow(&busy) && !floor.allow(&busy));

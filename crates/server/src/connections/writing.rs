@@ -63,8 +63,8 @@ impl Connections {
             .min(UNPROVEN_NS);
     }
 
-    /// Writes what the connections of this wake-up have queued. A full socket is not written to; there, only relayed
-    /// data that is too old is dropped.
+    /// Writes what the connections of this wake-up have queued. If a socket is full, it writes nothing to it, and drops
+    /// only relayed data that is too old.
     fn write_dirty(&mut self, poller: &Poller, now: Mono) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {

@@ -126,7 +126,7 @@ pub struct Quotas {
     all: Counter,
     /// Users of the default realm.
     default: RealmCounts,
-    /// Of each realm that there was since the start: clients of a removed realm still hold units.
+    /// The counts of all realms since the start. Removed realms stay, because their clients may still hold units.
     realms: RwLock<HashMap<Box<str>, Arc<RealmCounts>>>,
     /// Held for reading while a count changes.
     upgrade: RwLock<Upgrade>,

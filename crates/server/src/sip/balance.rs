@@ -1,7 +1,7 @@
 //! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. If the busiest worker gets more
 //! than 1.5 times the mean, a keyed hash of the Call-ID decides: every worker keeps its own calls only. It hands the
-//! others on, many in one message. Every one: if only the busiest did, it would be the idlest as soon as the kernel's
-//! share of the others grew.
+//! others on, many in one inter-worker batch. Every worker does so, not only the busiest one. Otherwise that worker
+//! would become the least busy one when the kernel sends more to the others.
 //!
 //! Transactions that began here before stay here. So do connections. A worker that responds to a request from a
 //! connection returns the response to the worker of the connection. This worker also notifies it when the connection
@@ -69,7 +69,7 @@ pub(crate) enum ItemKind {
         /// How many workers have found no transaction for this CANCEL.
         asked: u16,
     },
-    /// The names that the client of a connection has proved, one per line. The next item is its message.
+    /// The names that the client of a connection has proved, one per line. The next item is a message of this client.
     Names(ConnectionKey),
     /// Bytes for a connection of the worker that gets this.
     Bytes(ConnectionKey),
@@ -165,14 +165,14 @@ pub(super) struct Balance {
     open: Vec<Option<SipBatch>>,
     /// The other process of an upgrade.
     other_process: Option<OtherProcessState>,
-    /// Those that are to leave with the next post.
+    /// The batches that the next [`Balance::send_all`] posts, with the numbers of their workers.
     full: Vec<(u16, SipBatch)>,
     /// Workers that do not read their mailbox as fast as it comes.
     lagging: Vec<bool>,
     /// Closed connections of which a worker is not notified yet.
     unsent_closed: Vec<(u16, ConnectionKey)>,
-    /// Connections of others that messages for them were lost on the way to, and connections of this worker whose
-    /// messages were.
+    /// Connections of other workers for which bytes were lost, and connections whose messages to another worker were
+    /// lost.
     lost: Vec<ConnectionKey>,
     /// CANCELs passed on since the workers were last compared.
     passed_on: u32,

@@ -100,7 +100,7 @@ pub(super) struct Congestion {
     /// Those that it had begun before the last batch.
     tu_before: u64,
     started_ns: u64,
-    /// When the last batch or TLS handshake ended.
+    /// When the last batch, or the last work that belongs to no message, has ended.
     ended_ns: u64,
     busy_ns: u64,
     receiving: Duration,
@@ -175,8 +175,9 @@ impl Congestion {
         self.streams = 0;
     }
 
-    /// Notes a TLS handshake. It takes much longer than a message, so the batch after it must not include its time.
-    pub(super) fn note_handshake(&mut self, started_ns: u64, ended_ns: u64) {
+    /// Notes work that belongs to no message: a TLS handshake, or new connections. It can take much longer than a
+    /// message, so the batch after it must not include its time.
+    pub(super) fn note_other(&mut self, started_ns: u64, ended_ns: u64) {
         self.busy_ns += ended_ns - started_ns;
         self.ended_ns = ended_ns;
     }
@@ -187,8 +188,8 @@ impl Congestion {
         self.tu = (waiting, begun);
     }
 
-    /// Reports the backlog to the engine, because a batch begins. If a turn has several batches, `now` is the time when
-    /// the first one began. The time since the end of the last batch counts, because it includes the read call.
+    /// Reports the backlog to the engine, because a batch begins. It begins at `now`, or later, when the last batch or
+    /// other work has ended. `now` may be the start of the turn, and no time must count twice.
     pub(super) fn begin(&mut self, now: Now, engine: &mut Engine) {
         self.started_ns = now.mono.0.max(self.ended_ns);
         let (tu_waiting, begun) = self.tu;
@@ -203,7 +204,7 @@ impl Congestion {
         engine.observe_backlog(now, backlog);
     }
 
-    /// The time of all batches and TLS handshakes so far, in nanoseconds.
+    /// The time of all batches and of [`Congestion::note_other`] so far, in nanoseconds.
     pub(super) fn busy_ns(&self) -> u64 {
         self.busy_ns
     }
@@ -219,7 +220,7 @@ impl Congestion {
         engine.observe_spare(std::mem::take(&mut self.slept));
     }
 
-    /// Notes how long the receive call of the batch took.
+    /// Notes how long the receive call of the batch took, if that was before the time that [`Congestion::begin`] gets.
     pub(super) fn note_receive_time(&mut self, took: Duration) {
         self.receiving = took;
     }
@@ -375,7 +376,7 @@ mod tests {
             for _ in 0..20 {
                 let handshake = spin(Duration::from_micros(200));
                 let started = io::clock::monotonic_ns();
-                congestion.note_handshake(handshake, started);
+                congestion.note_other(handshake, started);
                 congestion.begin(now, &mut engine);
                 spin(Duration::from_micros(10));
                 congestion.end(1, &mut engine);

@@ -71,7 +71,8 @@ pub(crate) struct Connection {
     pub(crate) awaits_proxy_header: bool,
     /// It has sent a whole message, so the other side supports SIP.
     pub(crate) proven: bool,
-    /// The key of the attempt, if this server opens the connection. Over TLS, until the handshake ends.
+    /// The key of the attempt, while this server opens the connection. Over TLS, the attempt lasts until the handshake
+    /// ends.
     pub(crate) connecting: Option<ConnectKey>,
     /// The name that TLS verifies, until the connection is open.
     pub(crate) verifies: Option<PeerName>,
@@ -92,7 +93,7 @@ pub(crate) struct Connection {
 pub(crate) struct HalfClosed {
     /// When the connection is closed, regardless of its state.
     pub(crate) until: Mono,
-    /// No response is missing. The worker closes the connection when they are written.
+    /// No response is missing. The worker closes the connection when all of them are written.
     pub(crate) has_all: bool,
 }
 

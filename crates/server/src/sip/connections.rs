@@ -88,7 +88,7 @@ pub(crate) struct Connections {
     open: usize,
     half_open: usize,
     sources: Sources,
-    /// The number of connections that have not sent a complete message.
+    /// For each source, the number of its connections that have not sent a complete message.
     half_open_sources: Sources,
     /// Where the next search for a connection to evict begins.
     cursor: usize,

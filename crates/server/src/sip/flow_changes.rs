@@ -16,7 +16,7 @@ const PLACE_COUNT: usize = 1 << 16;
 pub(crate) struct FlowChanges(Arc<[AtomicU32]>);
 
 impl FlowChanges {
-    /// At this time (Unix time in seconds). What happened before is not known, so that each phone may have another flow
+    /// Begins at this time (Unix time in seconds). Earlier changes are not known. So every phone may have another flow
     /// than in a dialog that began earlier.
     pub(crate) fn new(unix_s: u64) -> FlowChanges {
         let start = seconds(unix_s);

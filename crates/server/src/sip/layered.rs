@@ -108,7 +108,7 @@ impl Sip {
         if let Some(before) = before {
             let ended = io::clock::monotonic_ns();
             self.handshakes_ns += ended - before;
-            self.endpoint.congestion.note_handshake(before, ended);
+            self.endpoint.congestion.note_other(before, ended);
         }
         self.connections.mark_for_flush(slot);
         let counters = &mut self.endpoint.counters;

@@ -124,7 +124,7 @@ enum Subject {
 enum SourceResponse {
     Keys(KeyLookup),
     Nodes(AtNodes),
-    /// There was no response in time.
+    /// There was no response in time, or the request was not permitted to wait.
     TimedOut,
 }
 
@@ -308,8 +308,8 @@ impl WaitingRequests {
                 continue;
             };
             query.begin(move |found| {
-                let keys = LateResult::Lookup(LookupReply { number, found });
-                drop(mailbox.post(WorkerMessage::LateSipResult(Box::new(keys))));
+                let result = LateResult::Lookup(LookupReply { number, found });
+                drop(mailbox.post(WorkerMessage::LateSipResult(Box::new(result))));
             });
         }
     }

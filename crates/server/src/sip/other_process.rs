@@ -19,8 +19,8 @@ pub(crate) struct OtherProcess {
     /// The number of its run, in flow tokens.
     pub(crate) run: u32,
     pub(crate) link: Arc<ProcessLink>,
-    /// The server transactions that it had when this process took over, with the numbers of their workers. Only the new
-    /// process knows some.
+    /// The server transactions that it had when this process took over, with the numbers of their workers. Empty in the
+    /// old process, because the new one had none then.
     pub(crate) transactions: Arc<HashMap<u64, u16>>,
 }
 

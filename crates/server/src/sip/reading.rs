@@ -173,10 +173,7 @@ impl Sip {
             let lost = self.batch.overflow();
             let started = self.endpoint.engine.is_overloaded().then(now);
             let result = listener.udp.recv_up_to(BATCH_MESSAGES, 0, &mut self.batch);
-            if let Some(started) = started {
-                let took = now().mono.since(started.mono);
-                self.endpoint.congestion.note_receive_time(took);
-            }
+            let took = started.map(|started| now().mono.since(started.mono));
             let lost = self.batch.overflow() - lost;
             let lost = if self.endpoint.filter.lost(lost) {
                 lost
@@ -195,6 +192,10 @@ impl Sip {
             let is_full = self.batch.len() == BATCH_MESSAGES;
             if round > 0 || is_full {
                 self.endpoint.now = now();
+                // Otherwise the time since the beginning of the turn includes that of the receive call.
+                self.endpoint
+                    .congestion
+                    .note_receive_time(took.unwrap_or_default());
             }
             // A batch that is not full has emptied the socket.
             let memory = is_full.then(|| listener.udp.memory().ok()).flatten();
@@ -261,7 +262,15 @@ impl Sip {
         self.endpoint.put_back(batch);
     }
 
+    /// Accepts the connections that wait at a listener.
     pub(super) fn accept(&mut self, number: u16, poller: &Poller) {
+        let started_ns = io::clock::monotonic_ns();
+        self.accept_waiting(number, poller);
+        let ended_ns = io::clock::monotonic_ns();
+        self.endpoint.congestion.note_other(started_ns, ended_ns);
+    }
+
+    fn accept_waiting(&mut self, number: u16, poller: &Poller) {
         for _ in 0..MAX_ACCEPTS {
             let Some(socket) = self.listening_socket(number) else {
                 return;

@@ -2,7 +2,7 @@
 
 use sip::flow::{Flow, Transport};
 use sip::{Message, Mono};
-use sip_server::routes::{Call, CallSender, Decision, Table, TrunkChoice};
+use sip_server::routes::{Call, CallSender, Decision, Table, TrunkChoice, can_reject_with};
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +20,8 @@ pub enum RouteChoice {
     /// To these of [`SipSettings::trunks`](super::SipSettings::trunks), one after the other. If none of their addresses
     /// is available, the response is 503.
     Trunks(TrunkChoice),
-    /// Nowhere: this code, 400 to 699, and this reason phrase. Any other code becomes 500. An empty phrase stands for
-    /// that of the RFC.
+    /// Nowhere: this code and this reason phrase. A code that [`can_reject_with`](super::routes::can_reject_with)
+    /// excludes becomes 500. An empty phrase stands for that of the RFC.
     Reject(u16, String),
 }
 
@@ -123,10 +123,9 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 
 /// A function of the embedding program that decides where requests go: to trunks, nowhere, or where the routes say.
 ///
-/// The proxy calls it for the requests that [`SipSettings::routes`](super::SipSettings::routes) would apply to: outside
-/// of dialogs, with a user part in the Request-URI, and for no user here. The URIs of
-/// [`SipSettings::forwards`](super::SipSettings::forwards) are such requests, too. Their sender is the user who has not
-/// taken the call.
+/// The proxy calls it for the requests that [`SipSettings::routes`](super::SipSettings::routes) would apply to. These
+/// are outside of dialogs, have a user part in the Request-URI, and are for no user here. It also calls it for each URI
+/// of [`SipSettings::forwards`](super::SipSettings::forwards). Then the sender is the user who has not taken the call.
 ///
 /// - It runs on a worker, and must return at once: keep what it needs in memory.
 /// - It may be called several times for one request: again with the credentials after a 407, and again when a lookup is
@@ -202,7 +201,7 @@ pub struct RouteHook {
 }
 
 impl RouteHook {
-    /// Of this function.
+    /// A hook that calls this function.
     pub fn new(
         choose: impl Fn(&RouteRequest<'_>) -> RouteChoice + Send + Sync + 'static,
     ) -> RouteHook {
@@ -212,16 +211,16 @@ impl RouteHook {
         }
     }
 
-    /// The function reads header fields of this name. A request that comes back with another value of them is no loop
-    /// (RFC 5393 §4.2.1). If it comes back with other values of header fields without such a call, it gets 482. From,
-    /// To, the sender, its IP address and its transport are compared in any case.
+    /// Declares that the function reads header fields of this name. A request that comes back with other values of
+    /// declared fields is no loop (RFC 5393 §4.2.1). Other values of fields that are not declared change nothing: the
+    /// request gets 482. From, To, the sender, its IP address and its transport always count as declared.
     #[must_use]
     pub fn reads_header(mut self, name: &str) -> RouteHook {
         self.headers.push(name.to_owned());
         self
     }
 
-    /// Adds what the function may read of a request, besides the Request-URI.
+    /// Adds the values by which the loop check compares two requests, besides the Request-URI.
     pub(super) fn inputs(
         &self,
         message: &Message<'_>,
@@ -257,7 +256,7 @@ impl RouteHook {
     }
 
     fn choose(&self, table: &Table, call: &Call<'_>) -> RouteChoice {
-        // Without a user part no route applies.
+        // Without a user part, or with one of more than 255 bytes, no route applies.
         let Some(called) = call.called_user() else {
             return RouteChoice::Tables;
         };
@@ -282,7 +281,7 @@ impl fmt::Debug for RouteHook {
     }
 }
 
-/// Two are equal if they share one function.
+/// Two hooks are equal if they share one function, and read the same header fields.
 impl PartialEq for RouteHook {
     fn eq(&self, other: &RouteHook) -> bool {
         Arc::ptr_eq(&self.choose, &other.choose) && self.headers == other.headers
@@ -322,8 +321,10 @@ pub(super) fn explain(
         RouteChoice::Reject(code, reason) => {
             let rejection = rejection(code, &reason);
             if let Decision::Reject(code, reason) = &rejection {
+                let response = format!("{code} {reason}");
                 say(format!(
-                    "the program rejects it: the response is {code} {reason}"
+                    "the program rejects it: the response is {}",
+                    response.trim_end()
                 ));
             }
             rejection
@@ -333,7 +334,7 @@ pub(super) fn explain(
 
 /// A reason phrase is one line (RFC 3261 §7.2).
 fn rejection(code: u16, reason: &str) -> Decision {
-    let is_error = (400..700).contains(&code);
+    let is_error = can_reject_with(code);
     let reason: String = reason.chars().filter(|it| !it.is_control()).collect();
     Decision::Reject(if is_error { code } else { 500 }, reason.into())
 }
@@ -386,7 +387,7 @@ mod tests {
             rejected(603, "No\r\nEvil: 1"),
             (603, "NoEvil: 1".to_owned())
         );
-        for code in [0, 200, 302, 399, 700] {
+        for code in [0, 200, 302, 399, 401, 405, 407, 423, 700] {
             assert_eq!(rejected(code, "").0, 500);
         }
     }

@@ -51,7 +51,7 @@ pub struct SipSettings {
     pub local_networks: Vec<IpNet>,
     /// The routes of requests that name no user of a domain. Default: none.
     pub routes: Vec<Route>,
-    /// A function of the program that decides before the routes. Default: none.
+    /// A function of the embedding program that decides about a request before the routes. Default: none.
     pub route_hook: Option<RouteHook>,
     /// Where calls go that users of the domains do not take. Default: nowhere.
     pub forwards: Vec<Forward>,

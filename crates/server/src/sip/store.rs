@@ -10,7 +10,7 @@
 //! unless the phones register again before.
 //!
 //! A lock prevents other processes from using the log. For an upgrade, [`SharedLog`] writes everything and releases the
-//! lock. If the new process ends, it opens the log again.
+//! lock. If the new process ends, the old process opens the log again.
 
 use crate::state_dir::{StateDir, StateError};
 use sip::{HashKey, Mono, Now};
@@ -35,7 +35,7 @@ const LOG_FILE: &str = "bindings.log";
 /// How long a worker collects changes.
 const COLLECT_TIME: Duration = Duration::from_millis(200);
 
-/// The maximum of bytes in batches that wait to be written. 200,000 changes have 300 bytes each.
+/// The maximum of bytes in batches that wait to be written: about 200,000 changes of 300 bytes.
 const MAX_WAITING_BYTES: u64 = 64 << 20;
 
 /// How long the thread waits after an error before it retries.

@@ -34,7 +34,7 @@ fn answer(socket: &UdpSocket, log: &Mutex<Log>) {
         let is_new = log.seen.insert(value(&text, "Via").to_owned());
         let is_probe = text.starts_with("OPTIONS ");
         let answer = match (is_new, is_probe, log.refused) {
-            // The 503 was lost, or comes later than the retransmission.
+            // A repeated probe: its response was lost or is late. It gets no second one, so that one 503 counts.
             (false, true, _) => continue,
             (true, true, None) => {
                 log.refused = Some(now);

@@ -46,3 +46,10 @@ pub use lint::{Finding, lint};
 pub use probes::{Change, Probe, Prober};
 pub use registrations::{Register, RegistrationChange, Registrations};
 pub use table::{Table, TableError};
+
+/// Whether a route can reject a request with this code: 400 to 699, except those whose response requires a header
+/// field that a route does not have. These are 401, 405, 407, 420, 421 and 423 (RFC 3261 §21.4).
+#[must_use]
+pub const fn can_reject_with(code: u16) -> bool {
+    matches!(code, 400..=699) && !matches!(code, 401 | 405 | 407 | 420 | 421 | 423)
+}

@@ -415,7 +415,7 @@ impl Outputs {
         });
     }
 
-    /// Has a request moved to another engine.
+    /// Asks the embedder to move a request to another engine.
     pub(super) fn move_request(
         &mut self,
         to: u16,
@@ -432,7 +432,7 @@ impl Outputs {
         });
     }
 
-    /// Has a request moved to another engine, and its client's 5-tuple with it.
+    /// Asks the embedder to move a request and its client's 5-tuple to another engine.
     pub(super) fn move_client(
         &mut self,
         to: u16,
@@ -449,7 +449,7 @@ impl Outputs {
         }));
     }
 
-    /// Has a request moved to another engine with its connection.
+    /// Asks the embedder to move a request and its connection to another engine.
     pub(super) fn move_connection(&mut self, to: u16, path: ClientPath, message: &[u8]) {
         let bytes = self.store(message);
         self.push(Queued::MoveConnection { to, path, bytes });

@@ -31,6 +31,7 @@ use stun::Message;
 use crate::sip::{Uas, UasOptions};
 
 use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, server_address};
+use super::side::REALM;
 
 /// Why a bare relay does not run.
 #[derive(Debug, thiserror::Error)]
@@ -92,9 +93,11 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
     Ok(())
 }
 
-/// Answers every SIP request with 200, and INVITE with 180 first, by the request's own header lines.
+/// Answers every SIP request with 200, and INVITE with 180 first, by the request's own header lines. A REGISTER without
+/// credentials gets 401.
 fn sip() -> Result<(), FloorError> {
-    let options = UasOptions::new(vec![layout::sip_address()]);
+    let mut options = UasOptions::new(vec![layout::sip_address()]);
+    options.challenge = Some(REALM.to_owned());
     let _uas = Uas::start(&options).map_err(io::Error::other)?;
     loop {
         std::thread::park();

@@ -17,6 +17,8 @@ use crate::sip::out::Out;
 pub(crate) struct Answerer {
     pub(super) calls: Calls,
     ring_ns: u64,
+    /// Status and WWW-Authenticate of the response to a REGISTER without credentials.
+    challenge: Option<Vec<u8>>,
     hasher: RandomState,
     early: Vec<u8>,
     answer: Vec<u8>,
@@ -29,11 +31,22 @@ impl Answerer {
         Answerer {
             calls: Calls::new(),
             ring_ns: ring.as_nanos() as u64,
+            challenge: None,
             hasher: RandomState::new(),
             early: Vec::new(),
             answer: Vec::new(),
             counts: Arc::default(),
         }
+    }
+
+    /// From now on, a REGISTER without credentials gets 401. Any credentials are accepted.
+    pub(crate) fn challenge(&mut self, realm: &str) {
+        let challenge = format!(
+            "401 Unauthorized\r\nWWW-Authenticate: Digest realm=\"{realm}\", nonce=\"{:016x}\", algorithm=MD5, \
+             qop=\"auth\"",
+            self.hasher.hash_one(realm)
+        );
+        self.challenge = Some(challenge.into_bytes());
     }
 
     /// Takes a message and puts what answers it into `out`.
@@ -57,8 +70,13 @@ impl Answerer {
         };
         self.counts.add(count, 1);
         let (_, tag) = self.names(message);
+        let challenge = self.challenge.as_deref().filter(|_| {
+            let credentials = Lines::of(message).find(b"Authorization", b"Authorization");
+            method == Method::Register && credentials.is_none()
+        });
+        let status = challenge.unwrap_or(b"200 OK");
         out.write(link, ends.from, |into| {
-            respond(into, message, method, b"200 OK", tag, ends);
+            respond(into, message, method, status, tag, ends);
         });
         self.counts.add(Count::Responses, 1);
     }
@@ -155,5 +173,41 @@ impl Answerer {
             }
         }
         (hasher.finish(), tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sip::Transport;
+
+    fn answer(answerer: &mut Answerer, request: &str) -> String {
+        let mut out = Out::default();
+        let ends = Ends {
+            from: ([192, 0, 2, 1], 5060).into(),
+            local: ([192, 0, 2, 2], 5060).into(),
+            transport: Transport::Udp,
+        };
+        answerer.take(0, request.as_bytes(), ends, &mut out);
+        String::from_utf8(out.bytes).unwrap()
+    }
+
+    #[test]
+    fn only_a_register_without_credentials_is_challenged() {
+        let mut answerer = Answerer::new(Duration::ZERO);
+        answerer.challenge("bench");
+        let request = |method: &str, more: &str| {
+            format!("{method} sip:h SIP/2.0\r\nCall-ID: a\r\nCSeq: 1 {method}\r\n{more}\r\n")
+        };
+        let first = answer(&mut answerer, &request("REGISTER", ""));
+        assert!(
+            first.starts_with(
+                "SIP/2.0 401 Unauthorized\r\nWWW-Authenticate: Digest realm=\"bench\", "
+            )
+        );
+        let with = request("REGISTER", "Authorization: Digest x\r\n");
+        assert!(answer(&mut answerer, &with).starts_with("SIP/2.0 200 OK\r\n"));
+        let other = request("OPTIONS", "");
+        assert!(answer(&mut answerer, &other).starts_with("SIP/2.0 200 OK\r\n"));
     }
 }

@@ -42,6 +42,9 @@ pub struct UasOptions {
     pub threads: usize,
     /// From the 180 to the 200 of an INVITE.
     pub ring: Duration,
+    /// Realm of the 401 for each REGISTER without credentials. Credentials are not verified. `None`: each REGISTER gets
+    /// 200.
+    pub challenge: Option<String>,
 }
 
 impl UasOptions {
@@ -52,6 +55,7 @@ impl UasOptions {
             listen,
             threads: 1,
             ring: Duration::ZERO,
+            challenge: None,
         }
     }
 }
@@ -129,7 +133,7 @@ fn bind(options: &UasOptions) -> Result<(Vec<SocketAddr>, Vec<Worker>), UasError
         let addresses: Result<Vec<_>, _> = options.listen.iter().map(|at| find(*at)).collect();
         let bound = addresses.and_then(|mut addresses| {
             let workers: Result<Vec<_>, _> = (0..options.threads)
-                .map(|_| Worker::bind(&mut addresses, options.ring))
+                .map(|_| Worker::bind(&mut addresses, options))
                 .collect();
             Ok((addresses, workers?))
         });

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use io::{Events, Interest, Poller, clock};
 
-use super::UasError;
 use super::answerer::Answerer;
 use super::counts::{Count, WorkerCounts};
 use super::socket::Socket;
 use super::stream::{Listener, Streams};
+use super::{UasError, UasOptions};
 use crate::sip::Transport;
 
 /// Longest wait, so that a stop is noticed.
@@ -32,7 +32,10 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Binds a socket and a listener on each address; ports that were 0 become what they are.
-    pub(super) fn bind(addresses: &mut [SocketAddr], ring: Duration) -> Result<Worker, UasError> {
+    pub(super) fn bind(
+        addresses: &mut [SocketAddr],
+        options: &UasOptions,
+    ) -> Result<Worker, UasError> {
         let poller = Poller::new().map_err(UasError::Thread)?;
         let (mut sockets, mut listeners) = (Vec::new(), Vec::new());
         for (index, address) in addresses.iter_mut().enumerate() {
@@ -58,7 +61,10 @@ impl Worker {
             sockets.push(socket);
             listeners.push(listener);
         }
-        let answerer = Answerer::new(ring);
+        let mut answerer = Answerer::new(options.ring);
+        if let Some(realm) = &options.challenge {
+            answerer.challenge(realm);
+        }
         Ok(Worker {
             poller,
             sockets,

@@ -34,8 +34,8 @@ const BEHIND_FRAMES: usize = MAX_QUEUED_FRAMES / 2;
 /// Time until a full mailbox is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long the old process may take to hand over its state. Before that, its clients get their entries, and it writes
-/// its log.
+/// How long the old process may take to hand over its state. Before that, it enters its clients into the steering
+/// table, and writes its log.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum of server transactions in one frame.
@@ -67,7 +67,7 @@ pub(crate) struct HandedOverState {
     pub(crate) bindings: Vec<u8>,
 }
 
-/// The end of this process. When it is dropped, the connection closes.
+/// The side of the link that this process has. When it is dropped, the connection closes.
 #[derive(Debug)]
 pub(crate) struct ProcessLink {
     stream: UnixStream,

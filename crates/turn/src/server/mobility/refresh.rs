@@ -19,8 +19,8 @@ const OLD_TICKET_S: u64 = 30;
 const SERIALS: u32 = 1 << 24;
 
 impl Server {
-    /// Has a request on a stream moved to the engine that its ticket names, with its connection. The ticket is genuine;
-    /// that engine authenticates the request.
+    /// Asks the embedder to move a request and its connection to the engine that the ticket names. It does so only if
+    /// the ticket is genuine. That engine authenticates the request.
     pub(in super::super) fn follows_ticket(
         &mut self,
         path: &ClientPath,
@@ -46,8 +46,8 @@ impl Server {
         elsewhere.is_some()
     }
 
-    /// The server that the ticket of a Refresh request names: the request belongs there, wherever others of its 5-tuple
-    /// went before.
+    /// The engine that the ticket of a Refresh request names. The request belongs there, even if earlier requests of
+    /// its 5-tuple went to another engine.
     pub(in super::super) fn leads_to(&self, message: &Message<'_>) -> Option<u16> {
         Some(self.ticket_of(message)?.worker.into())
     }
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// Has the request handled by the server that the ticket names.
+    /// Asks the embedder to move the request and its client's 5-tuple to the engine that the ticket names.
     fn send_after_ticket(
         &mut self,
         now: Now,

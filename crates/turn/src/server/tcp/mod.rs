@@ -119,7 +119,7 @@ impl PeerConnections {
         self.was_allowed |= allows;
     }
 
-    /// Whether clients may use the methods of RFC 6062. All servers with the same configuration must agree on it, also
+    /// Whether clients may use the methods of RFC 6062. All engines with the same configuration must agree on it, also
     /// those without TCP allocations. A ConnectionBind request for another engine's connection must not be dropped.
     pub(super) fn is_rfc6062_enabled(&self) -> bool {
         self.was_allowed
