@@ -179,11 +179,6 @@ fn check_says_what_is_wrong_with_a_route_or_a_trunk() {
             "keep one of",
         ),
         (
-            "[[sip.route]]\nreject = \"302 Moved\"\n",
-            "is not a response",
-            "a code from 400 to 699",
-        ),
-        (
             "[[sip.route]]\nreject = \"407 No\"\n",
             "is not a response",
             "they require a header field",
