@@ -109,7 +109,7 @@ pub struct SipSettings {
     /// Whether clients are asked to hash the names of their users. Default: no, for From and To say them anyway.
     pub userhash: bool,
     /// The longest expected wait of a message. From a quarter of it, the server refuses some new requests. Zero turns
-    /// admission control off. Default 80 ms: a proxied call waits twice, and its caller retransmits after 500 ms.
+    /// admission control off. Default 120 ms: a proxied call waits twice, and its caller retransmits after 500 ms.
     pub tolerance: Duration,
     /// Requests per second of one IPv4 address or IPv6 /64, of all workers together: in each 250 ms a quarter of it.
     /// Further requests get a 503. If 503s have used up their time, further requests over UDP are dropped, and those
@@ -206,7 +206,7 @@ impl Default for SipSettings {
             digest_any_uri: false,
             digest_without_qop: false,
             userhash: false,
-            tolerance: Duration::from_millis(80),
+            tolerance: Duration::from_millis(120),
             requests_per_source: 0,
             peers: Vec::new(),
             service_time: Duration::ZERO,
