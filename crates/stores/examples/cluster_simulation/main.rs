@@ -45,6 +45,21 @@ struct World {
 }
 
 impl World {
+    fn new(nodes: u64, users: usize, limit: u64, capacity: u64) -> World {
+        World {
+            now_ms: 1_000,
+            engine: Model::default(),
+            nodes: (0..nodes).map(|_| Leases::default()).collect(),
+            ends: BinaryHeap::new(),
+            users,
+            limit: u32::try_from(limit).expect("a limit"),
+            capacity: usize::try_from(capacity).expect("a capacity"),
+            seed: 0x9E37_79B9_7F4A_7C15,
+            refused: 0,
+            asked: HashMap::new(),
+        }
+    }
+
     fn random(&mut self, below: u64) -> u64 {
         // xorshift64*
         self.seed ^= self.seed >> 12;
@@ -111,6 +126,22 @@ impl World {
         }
     }
 
+    /// The engine is started empty. Returns after how many seconds it gets no more leases than usual, and all leases
+    /// until then. `None`: not within a minute.
+    fn restart(&mut self, opens_per_s: u64, usual: u64) -> Option<(u64, usize)> {
+        self.engine.restart();
+        self.nodes.iter_mut().for_each(Leases::renew_all);
+        let mut storm = 0;
+        for second in 1..=60 {
+            let (_, leased) = self.run(1, opens_per_s);
+            storm += leased;
+            if leased <= usual as usize * 2 {
+                return Some((second, storm));
+            }
+        }
+        None
+    }
+
     /// Seconds of virtual time with so many new allocations per second. Returns average and most leases per second.
     fn run(&mut self, seconds: u64, opens_per_s: u64) -> (u64, usize) {
         let (mut all, mut most) = (0, 0);
@@ -139,18 +170,7 @@ fn main() {
         (number(200), number(1_000_000), number(10), number(100_000));
     let phones = number(10_000_000);
     let users = allocations as usize / PER_USER;
-    let mut world = World {
-        now_ms: 1_000,
-        engine: Model::default(),
-        nodes: (0..nodes).map(|_| Leases::default()).collect(),
-        ends: BinaryHeap::new(),
-        users,
-        limit: u32::try_from(limit).expect("a limit"),
-        capacity: usize::try_from(capacity).expect("a capacity"),
-        seed: 0x9E37_79B9_7F4A_7C15,
-        refused: 0,
-        asked: HashMap::new(),
-    };
+    let mut world = World::new(nodes, users, limit, capacity);
     let opens = allocations * 1_000 / LIFETIME_MS;
     println!(
         "{nodes} nodes, {allocations} allocations of {users} users, limit {limit}, {opens} new allocations per second, an engine of {capacity} leases per second"
@@ -176,19 +196,11 @@ fn main() {
         rate(user)
     );
 
-    world.engine.restart();
-    world.nodes.iter_mut().for_each(Leases::renew_all);
-    let mut storm = 0;
-    let quiet = average as usize * 2;
-    for second in 1..=60 {
-        let (_, leased) = world.run(1, opens);
-        storm += leased;
-        if leased <= quiet {
-            println!(
-                "engine restarted empty: all leases are back after {second} s, {storm} leases in all"
-            );
-            break;
-        }
+    match world.restart(opens, average) {
+        Some((seconds, storm)) => println!(
+            "engine restarted empty: all leases are back after {seconds} s, {storm} leases in all"
+        ),
+        None => println!("engine restarted empty: leases are not back within a minute"),
     }
     directory(nodes);
     // Each node exchanges once per second.
@@ -196,8 +208,8 @@ fn main() {
     registrations::World::new(nodes, phones, capacity, others).run();
 }
 
-/// What the directory costs: each node publishes itself and reads all.
-fn directory(count: u64) {
+/// What the directory costs: each node publishes itself and reads all. Returns how many other nodes each one knows.
+fn directory(count: u64) -> usize {
     let mut engine = Model::default();
     let seal = Seal::new(&[7; 32]);
     let own = |number: u64| NodeInfo {
@@ -243,4 +255,38 @@ fn directory(count: u64) {
         exchanges / 3,
         bytes / 3
     );
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_back_soon_after_the_engine_was_restarted_empty() {
+        let (nodes, allocations, limit, engine) = (10, 10_000, 10, 20_000);
+        let mut world = World::new(nodes, allocations / PER_USER, limit, engine);
+        let opens = allocations as u64 * 1_000 / LIFETIME_MS;
+        world.run(2 * LIFETIME_MS / 1_000, opens);
+        let (usual, _) = world.run(60, opens);
+        let held = world.ends.len();
+        assert!((8_000..12_000).contains(&held), "{held} allocations");
+        let (seconds, storm) = world.restart(opens, usual).expect("within a minute");
+        assert!(seconds <= 10, "{seconds} s, {storm} leases");
+        // No allocation ended because of it.
+        assert!(world.ends.len() * 10 >= held * 9);
+    }
+
+    #[test]
+    fn each_node_knows_all_others_after_three_seconds() {
+        assert_eq!(directory(20), 19);
+    }
+
+    #[test]
+    fn registrations_are_back_after_the_engine_was_restarted_empty() {
+        let mut world = registrations::World::new(5, 20_000, 20_000, 100);
+        let (unknown, seconds) = world.run();
+        assert_eq!(unknown, 0);
+        assert!(seconds <= 60, "{seconds} s");
+    }
 }

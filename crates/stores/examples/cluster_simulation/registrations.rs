@@ -262,7 +262,9 @@ impl World {
         self.engine.commands - before
     }
 
-    pub(crate) fn run(&mut self) {
+    /// Prints what a minute costs, and what faults cost. Returns how many registrations are still missing after a restart
+    /// of the engine, and how many seconds passed until then.
+    pub(crate) fn run(&mut self) -> (u64, u64) {
         let seconds = 60;
         (0..10).for_each(|_| {
             self.second();
@@ -277,12 +279,14 @@ impl World {
             all.iter().sum::<u64>() / seconds,
             all.iter().max().unwrap_or(&0)
         );
-        self.restart();
+        let restarted = self.restart();
         self.end_a_node();
+        restarted
     }
 
-    /// The engine is started empty. Each node notices it at its next exchange.
-    fn restart(&mut self) {
+    /// The engine is started empty. Each node notices it at its next exchange. Returns how many registrations are missing
+    /// at the end, and how many seconds passed.
+    fn restart(&mut self) -> (u64, u64) {
         self.is_known.fill(false);
         (self.unknown, self.writes, self.repeated) = (self.phones, 0, 0);
         let begun = self.now();
@@ -311,6 +315,7 @@ impl World {
             self.writes,
             self.repeated
         );
+        (self.unknown, (self.now() - begun) / 1_000)
     }
 
     /// A node dies, and its phones register at others.
