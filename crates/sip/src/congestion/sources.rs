@@ -270,7 +270,7 @@ pub(super) struct Fairness {
     counts: SourceCounts,
     keys: [u64; 2],
     window: u64,
-    accepted: Box<[u32; PLACES]>,
+    accepted: Box<[u16; PLACES]>,
     active: Active,
     /// In the window before: at the beginning of a window few have been seen.
     active_before: Active,
