@@ -21,7 +21,7 @@ fn overload(world: &mut World) {
         peers: vec![WeightedSource {
             address: address(UAC).ip(),
             prefix: 32,
-            weight: 100,
+            weight: 10_000,
         }],
         ..Config::default()
     });
@@ -84,7 +84,7 @@ fn a_source_above_its_share_is_refused_when_its_request_comes_in() {
     world.policy().trunks.insert(address(STRANGER).ip());
     world.run_until(2_000);
     overload(&mut world);
-    // While the peer sends as well, others have a hundredth of the capacity.
+    // While the peer sends as well, others have a ten-thousandth of what is accepted.
     let text = request("MESSAGE", "sip:bob@example.com", 1_000, "");
     world.send(UAC, Transport::Udp, &text);
     world.run_until(2_100);
@@ -135,16 +135,12 @@ fn in_an_overload_a_to_tag_counts_with_the_token_of_its_dialog_only() {
     let strict = own.trim_matches(['<', '>']).to_owned();
     world.run_until(2_000);
     overload(&mut world);
-    // While the peer sends as well, others have a hundredth of the capacity, and strangers have had that.
+    // While the peer sends as well, others have a ten-thousandth of what is accepted: one request in each window.
     let text = request("MESSAGE", "sip:bob@example.com", 1_000, "");
     world.send(UAC, Transport::Udp, &text);
     world.run_until(2_020);
-    for number in 0..400 {
-        let text = of_stranger(&ok, 10_000 + number, ("INFO", ";tag=x", ""));
-        world.send_raw(STRANGER, &text);
-    }
-    world.run_until(2_040);
-    let mut before = shed(&world);
+    use_up_share(&mut world, &ok, 10_000);
+    let before = shed(&world);
     let shed_all = world.nodes[PROXY].engine.stats();
     assert!(before > 0, "{shed_all:?}, {:?}", world.heard(STRANGER));
     for (number, method, to_tag, route, is_accepted) in [
@@ -155,19 +151,23 @@ fn in_an_overload_a_to_tag_counts_with_the_token_of_its_dialog_only() {
         (5, "INFO", ";tag=x", route(&other), false),
         (6, "INFO", "", route(own), false),
     ] {
+        use_up_share(&mut world, &ok, 10_000 * (number + 1));
+        let before = shed(&world);
         let text = of_stranger(&ok, number, (method, to_tag, &route));
         world.send_raw(STRANGER, &text);
-        let until = world.ms() + 20;
+        let until = world.ms() + 15;
         world.run_until(until);
         let now = shed(&world);
         assert_eq!(now == before, is_accepted, "{number} {method} {route}");
-        before = now;
     }
     // The token of another call.
+    use_up_share(&mut world, &ok, 80_000);
+    let before = shed(&world);
     let text = of_stranger(&ok, 7, ("INFO", ";tag=x", &route(own)));
     let text = text.replacen("Call-ID: ", "Call-ID: 1", 1);
     world.send_raw(STRANGER, &text);
-    world.run_until(2_200);
+    let until = world.ms() + 15;
+    world.run_until(until);
     assert_eq!(shed(&world), before + 1);
     // A strict router has the token in the Request-URI (RFC 3261 §16.4).
     let text = of_stranger(
@@ -187,4 +187,14 @@ fn in_an_overload_a_to_tag_counts_with_the_token_of_its_dialog_only() {
     world.send_raw(STRANGER, &text);
     world.run_until(2_240);
     assert_eq!(shed(&world), before + 1);
+}
+
+/// The stranger uses up its share of this window: most of these requests are refused.
+fn use_up_share(world: &mut World, ok: &str, first: u32) {
+    for number in first..first + 10 {
+        let text = of_stranger(ok, number, ("INFO", ";tag=x", ""));
+        world.send_raw(STRANGER, &text);
+    }
+    let until = world.ms() + 15;
+    world.run_until(until);
 }
