@@ -2,7 +2,7 @@
 //! Each call that is accepted is ended with a BYE that gets its 200. Each other one gets a 503 with Retry-After, or a 500
 //! if a carrier is away. The binding of the phone stays. At the end the server keeps nothing, and has not grown.
 //!
-//! `HAIRPIN_SOAK=30m cargo test -p hairpin --test suite -- --ignored --nocapture sip_carrier_soak::` runs for that time.
+//! `HAIRPIN_SOAK=30m cargo test -p hairpin --test suite -- --nocapture sip_carrier_soak::` runs for that time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -52,9 +52,7 @@ struct Plan {
     flood: Duration,
 }
 
-// In some short runs a call does not end within 100 s: the carriers restart too often for their probes.
 #[test]
-#[ignore = "for a run of minutes, by hand"]
 fn nothing_accepted_is_lost_in_floods_and_restarts_of_carriers() {
     let asked = duration();
     let time = asked.unwrap_or(Duration::from_secs(4));
@@ -205,7 +203,9 @@ impl Lab {
             left(&GAUGES, &now, held).filter(|_| !is_quiet)
         });
         eventually(limit, || {
-            left(&["descriptors"], &[files(&self.serve)], &[open])
+            // At the beginning, the server may still have had a connection of the request for its metrics.
+            let now = files(&self.serve);
+            (now > open).then(|| format!("{now} descriptors, and {open} before"))
         });
     }
 
