@@ -159,9 +159,11 @@ fn messages(file: &Path) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let mut command = process::command("tshark");
+    // tshark takes some ports for those of other protocols (27950 for Quake III): the ports here are random.
     command
         .arg("-r")
         .arg(file)
+        .args(["-d", "udp.port==1024-65535,sip"])
         .args(["-Y", "sip", "-T", "fields"]);
     for field in TSHARK_FIELDS {
         command.args(["-e", field]);
