@@ -176,10 +176,11 @@ impl Gate {
 /// Three quarters of the measured share; more if a lost mechanism could otherwise not be distinguished from noise.
 fn measured(scenario: &Scenario) -> f64 {
     match *scenario {
-        // One flow: runs of 64 leave in one call.
+        // One flow: runs of 64 leave in one call. With 1,200 bytes, 1.68 to 2.20 times were measured, and 0.92 to 1.39
+        // times without GSO.
         Scenario::Relay {
             flows: 1, payload, ..
-        } => by_size(payload, 1.7, 1.25),
+        } => by_size(payload, 1.7, 1.4),
         // Trains leave in one call, too.
         Scenario::Relay {
             train: 2..,

@@ -29,6 +29,10 @@ const BINDING_ERROR: u16 = 0x0111;
 const MAGIC_COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
 const HEADER_BYTES: usize = 20;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
+/// The comprehension-required attributes of RFC 8489 §18.3: a response with others is discarded.
+const KNOWN_ATTRIBUTES: [u16; 11] = [
+    0x0001, 0x0006, 0x0008, 0x0009, 0x000a, 0x0014, 0x0015, 0x001c, 0x001d, 0x001e, 0x0020,
+];
 
 /// Why a flow has failed. The phone must open another one and register again (RFC 5626 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +43,9 @@ pub enum FlowFailure {
     /// The response to a Binding request was an error.
     #[error("a Binding request has got an error response")]
     ErrorResponse,
+    /// The response to a Binding request requires knowledge of this type of attribute (RFC 8489 §6.3.3).
+    #[error("a Binding response has the unknown comprehension-required attribute 0x{0:04x}")]
+    UnknownAttribute(u16),
     /// A NAT has given the phone another address, so requests to the registered one do not arrive.
     #[error("the address of the phone outside of its NAT has changed")]
     MappedAddressChanged,
@@ -178,6 +185,10 @@ impl KeepAlive {
         if kind == BINDING_ERROR {
             return Err(self.fail(FlowFailure::ErrorResponse));
         }
+        let is_unknown = |kind: &u16| *kind < 0x8000 && !KNOWN_ATTRIBUTES.contains(kind);
+        if let Some(kind) = attributes(datagram).map(|(kind, _)| kind).find(is_unknown) {
+            return Err(self.fail(FlowFailure::UnknownAttribute(kind)));
+        }
         // A response without XOR-MAPPED-ADDRESS does not show whether the address has changed.
         if let Some(mapped) = self.mapped_address(datagram)
             && *self.mapped.get_or_insert(mapped) != mapped
@@ -250,17 +261,8 @@ impl KeepAlive {
 
     /// XOR-MAPPED-ADDRESS (RFC 8489 §14.2).
     fn mapped_address(&self, datagram: &[u8]) -> Option<SocketAddr> {
-        let mut rest = datagram.get(HEADER_BYTES..)?;
-        loop {
-            let (kind, after) = rest.split_first_chunk::<2>()?;
-            let (length, after) = after.split_first_chunk::<2>()?;
-            let length = usize::from(u16::from_be_bytes(*length));
-            let value = after.get(..length)?;
-            if u16::from_be_bytes(*kind) == XOR_MAPPED_ADDRESS {
-                return self.xored_address(value);
-            }
-            rest = after.get(length.next_multiple_of(4)..)?;
-        }
+        let (_, value) = attributes(datagram).find(|(kind, _)| *kind == XOR_MAPPED_ADDRESS)?;
+        self.xored_address(value)
     }
 
     fn xored_address(&self, value: &[u8]) -> Option<SocketAddr> {
@@ -289,6 +291,19 @@ impl KeepAlive {
         };
         Some(SocketAddr::new(ip, port))
     }
+}
+
+/// The attributes of a STUN message, each with its type, up to one that is cut off.
+fn attributes(datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = datagram.get(HEADER_BYTES..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (kind, after) = rest.split_first_chunk::<2>()?;
+        let (length, after) = after.split_first_chunk::<2>()?;
+        let length = usize::from(u16::from_be_bytes(*length));
+        let value = after.get(..length)?;
+        rest = after.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_be_bytes(*kind), value))
+    })
 }
 
 #[cfg(test)]
@@ -429,6 +444,21 @@ mod tests {
         }
         assert_eq!(moved.mapped(), Some("192.0.2.1:5060".parse().unwrap()));
         assert_eq!(moved.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_response_with_an_unknown_comprehension_required_attribute_is_a_failure_rfc8489_6_3_3() {
+        for (kind, outcome) in [
+            (0x8055, Ok(())),
+            (0x0055, Err(FlowFailure::UnknownAttribute(0x0055))),
+        ] {
+            let mut flow = flow(Transport::Udp, None);
+            let (due, request) = sent(&mut flow);
+            let mut attributes = mapped(5060);
+            attributes.extend([&u16::to_be_bytes(kind)[..], &[0, 0]].concat());
+            let success = response(&request, BINDING_SUCCESS, &attributes);
+            assert_eq!(flow.handle_stun(due, &success), outcome);
+        }
     }
 
     #[test]
