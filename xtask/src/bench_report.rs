@@ -66,7 +66,7 @@ const REPORTS: [CommittedReport; 8] = [
     },
 ];
 
-/// How it goes.
+/// The options of `cargo xtask bench-report`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only these reports (repeatable): relay, in-kernel, two-workers, tcp, tls, sip, sip-connections or sip-overload
@@ -75,7 +75,7 @@ pub(crate) struct Options {
     /// Measure nothing; write the tables of the pages from the reports that are there
     #[arg(long, conflicts_with_all = ["rival", "extra"])]
     tables: bool,
-    /// A server more for the report `relay`, as `hairpin bench --b` has it (repeatable)
+    /// One more server for the report `relay`, in the form of `hairpin bench --b` (repeatable)
     #[arg(long, value_name = "SERVER")]
     rival: Vec<String>,
     /// One more argument for `hairpin bench`, such as --rounds=3 (repeatable)
@@ -201,7 +201,7 @@ fn with_tables(page: &str, mut table: impl FnMut(&str) -> Result<String>) -> Res
     Ok(new + rest)
 }
 
-/// All servers in all scenarios of a report.
+/// The tables of a report: all servers in all scenarios. The rounds, the machine and the command line follow.
 fn table(report: &Value) -> Result<String> {
     let rows = report["summary"].as_array().context("no summary")?;
     let (overloads, loads): (Vec<&Value>, Vec<&Value>) =

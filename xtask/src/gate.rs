@@ -26,7 +26,7 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
     let binary = cargo::release(root)?;
     let folder = scratch(root, "bench")?;
     let report = folder.join("quick.json");
-    // What an earlier run left must not pass for this one's.
+    // The report of an earlier run must not be taken for the report of this run.
     let _ = std::fs::remove_file(&report);
     let mut command = process::command(&binary);
     command

@@ -1,4 +1,4 @@
-//! The workflow of the hosted CI, held against the format by actionlint.
+//! The workflow of the hosted CI. actionlint checks its format.
 
 use std::path::Path;
 use std::process::Command;

@@ -26,7 +26,7 @@ fn main() -> Result<(), BpfError> {
         let again = best(&mut filter, &request(0), true)?;
         let mut first = Duration::ZERO;
         for number in 1..=DIFFERENT {
-            first += filter.try_on(&request(number), 1)?.1;
+            first += filter.test_run(&request(number), 1)?.1;
         }
         let first = (first / DIFFERENT).as_nanos();
         println!(
@@ -48,7 +48,7 @@ fn rules(thresholds: &[u16; PLACES], again: u16) -> Rules<'_> {
 fn best(filter: &mut AdmissionFilter, datagram: &[u8], dropped: bool) -> Result<u128, BpfError> {
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
-        let (is_dropped, duration) = filter.try_on(datagram, RUNS)?;
+        let (is_dropped, duration) = filter.test_run(datagram, RUNS)?;
         assert_eq!(is_dropped, dropped, "not what was to be measured");
         best = best.min(duration);
     }

@@ -1,14 +1,13 @@
-//! The admission filter of SIP listeners: in an overload the kernel drops requests that begin something, before they
-//! are queued.
+//! The admission filter of SIP listeners. In an overload, the kernel drops requests for new work before it queues them.
 //!
 //! ```text
 //!  datagram ──▶ not new work, or its hash is not above its source's threshold ──▶ the socket's queue
 //!           └─▶ new work above it ──▶ dropped, counted, remembered
 //! ```
-//! A filter of the socket (SO_ATTACH_BPF): it goes with the socket, and without rules it lets everything pass. What
-//! counts as new work is said in `programs/sip_admission_filter.bpf.c`; the thresholds are the caller's, made from what
-//! the program counts. What was dropped is remembered, in two generations of a Bloom filter, and has a threshold of its
-//! own.
+//! The program is a filter of the socket (SO_ATTACH_BPF) and ends with it. Without rules, it passes everything.
+//! `programs/sip_admission_filter.bpf.c` defines new work. The caller computes the thresholds from the counts of the
+//! program. The program remembers dropped requests in two generations of a Bloom filter. They have a separate
+//! threshold.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -21,40 +20,40 @@ use crate::object::Object;
 use crate::reason::Kernel;
 use crate::sys::{Mapping, RawMap, possible_processors};
 
-/// Places of sources that are no peers, by a keyed hash of their prefix.
+/// The number of places for sources that are not peers. A keyed hash of the source's prefix selects the place.
 pub const HASHED_PLACES: usize = 1024;
-/// All places: those, then the peers, at most 256 in their order.
+/// The number of all places: the hashed ones, then one for each peer, at most 256, in the order of the peers.
 pub const PLACES: usize = HASHED_PLACES + MAX_PEERS;
 const MAX_PEERS: usize = 256;
 
-/// What the program needs: global functions with pointers as arguments. The helper `ktime_get_coarse_ns` is of 5.11.
+/// The program requires global functions with pointer arguments. Its helper `ktime_get_coarse_ns` requires Linux 5.11.
 const NEEDS: Kernel = Kernel(5, 12);
 
-/// Bytes of `struct rules`, and in front of its thresholds.
+/// Bytes of `struct rules`. The thresholds begin after the first `RULES_HEAD_BYTES`.
 const RULES_BYTES: usize = RULES_HEAD_BYTES + 2 * PLACES;
 const RULES_HEAD_BYTES: usize = 32;
 /// Bytes of one generation of the Bloom filter.
 const GENERATION_BYTES: usize = 1 << 21;
 
-/// Of the frame that the program is tried on.
+/// The headers of the frame for a test run.
 const ETHERNET_BYTES: usize = 14;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const UDP_BYTES: usize = 8;
 
-/// What is dropped.
+/// The rules by which the program drops requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
-    /// Of the hashes: a number to begin with and an odd one to multiply by, both secret.
+    /// The secret keys of the hashes: the initial value, and the multiplier, which must be odd.
     pub keys: [u64; 2],
-    /// By place, 0 to 65535: a request whose hash is above it is dropped.
+    /// The threshold of each place, 0 to 65535. A request whose hash is above its threshold is dropped.
     pub thresholds: &'a [u16; PLACES],
-    /// The threshold of what was dropped before, regardless of its place.
+    /// The threshold of requests that were dropped before, regardless of their place.
     pub again: u16,
-    /// Until when this holds, in nanoseconds of CLOCK_MONOTONIC.
+    /// The time at which these rules end, in nanoseconds of CLOCK_MONOTONIC.
     pub until_ns: u64,
 }
 
-/// The loaded program. What is attached stays attached without it, and keeps its last rules.
+/// The loaded program. After this value is dropped, the program stays attached to its sockets, with its last rules.
 pub struct AdmissionFilter {
     object: Object,
     rules: RawMap<4, RULES_BYTES>,
@@ -70,7 +69,7 @@ pub struct AdmissionFilter {
 }
 
 impl AdmissionFilter {
-    /// Loads the program. It lets everything pass.
+    /// Loads the program. It passes everything until [`AdmissionFilter::set`].
     ///
     /// # Errors
     /// When the kernel refuses: without CAP_BPF, or before Linux 5.12.
@@ -107,7 +106,7 @@ impl AdmissionFilter {
         })
     }
 
-    /// Puts the program before the queue of a bound UDP socket, for as long as the socket is open.
+    /// Attaches the program before the queue of a bound UDP socket. It stays attached until the socket is closed.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -119,10 +118,10 @@ impl AdmissionFilter {
         Ok(())
     }
 
-    /// What is dropped from now on; `None` lets everything pass. One system call.
+    /// Applies these rules from now on. `None` passes everything. Makes one system call.
     ///
     /// # Errors
-    /// When this process may not write to maps any more; then the rules are as they were.
+    /// When this process may not write to maps any more. Then the earlier rules still apply.
     pub fn set(&mut self, rules: Option<&Rules<'_>>) -> Result<(), BpfError> {
         let (head, thresholds) = self.bytes.split_at_mut(RULES_HEAD_BYTES);
         let numbers = [
@@ -145,8 +144,8 @@ impl AdmissionFilter {
     }
 
     /// Sets the networks whose sources have separate entries, after the hashed ones, in this order. They apply from the
-    /// next [`AdmissionFilter::set`]. Addresses are IPv6 (IPv4 is mapped), and prefix lengths go up to 128. At most 256
-    /// count. One system call for each, and for each of before.
+    /// next [`AdmissionFilter::set`]. Addresses are IPv6 (IPv4 is mapped), and prefix lengths go up to 128. Uses the
+    /// first 256 networks. Makes one system call for each of them, and one for each earlier network.
     ///
     /// # Errors
     /// When this process may not write to maps any more.
@@ -171,16 +170,16 @@ impl AdmissionFilter {
         Ok(())
     }
 
-    /// Forgets what was dropped before the last call, from the next [`AdmissionFilter::set`] on: takes a millisecond or
-    /// less.
+    /// Forgets the requests that were dropped before the previous call of `age`. This applies from the next
+    /// [`AdmissionFilter::set`]. It takes at most a millisecond.
     pub fn age(&mut self) {
         self.generation ^= 1;
         let start = usize::from(self.generation) * GENERATION_BYTES;
         self.memory.clear(start..start + GENERATION_BYTES);
     }
 
-    /// Calls `each` with the new requests of each place since the last call, in order, and returns how many more of
-    /// them are remembered. Reads 10 KiB of shared memory, without a system call.
+    /// Calls `each` with each place and the number of its new requests since the last call, in order. Returns how many
+    /// dropped requests the program has remembered since then. Reads 10 KiB of shared memory, without a system call.
     pub fn count(&mut self, mut each: impl FnMut(usize, u32)) -> u64 {
         let mut since = |at: usize| {
             let total = self.counts.word(8 * at);
@@ -192,12 +191,12 @@ impl AdmissionFilter {
         since(PLACES)
     }
 
-    /// Runs the program so often on a datagram, without a socket; its source is made of its fifth to eighth byte.
-    /// Returns whether it is dropped, and how long a run took on average.
+    /// Runs the program `repeat` times on a datagram, without a socket. Its fifth to eighth bytes stand for the source
+    /// address. Returns whether the program drops the datagram, and the average duration of a run.
     ///
     /// # Errors
     /// When the kernel refuses the run.
-    pub fn try_on(&mut self, datagram: &[u8], repeat: u32) -> Result<(bool, Duration), BpfError> {
+    pub fn test_run(&mut self, datagram: &[u8], repeat: u32) -> Result<(bool, Duration), BpfError> {
         // The kernel shows what follows an Ethernet header, as it shows a socket what follows the IP header.
         let mut frame = vec![0; ETHERNET_BYTES + UDP_BYTES];
         frame[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());

@@ -15,8 +15,8 @@ use crate::object::{Bytes, Cell, Object};
 use crate::payload;
 use crate::reason::Kernel;
 
-/// Where a counter sits. Either way it takes the load off the wire and leaves everything else
-/// alone.
+/// Where a counter is attached. In both places it drops the packets of the load after counting, and
+/// passes all other packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// tc ingress: sees packets of several datagrams as the network stack would, like a card with
@@ -28,7 +28,7 @@ pub enum Hook {
     Xdp,
 }
 
-/// What the load looks like when it arrives.
+/// The format in which the load arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivingPayload {
     /// The payload as a peer receives it; its length in bytes.
@@ -50,23 +50,23 @@ pub struct ExpectedFlow {
     pub channel: u16,
 }
 
-/// What to count, and what to hold against what arrives.
+/// What to count, and the values that arriving datagrams must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The datagrams.
     pub arrives: ArrivingPayload,
-    /// First destination port of the load, ...
+    /// The first destination port of the load.
     pub first_port: u16,
-    /// ... and how many ports from there belong to it. Datagrams to other ports go to the stack
-    /// uncounted.
+    /// The number of destination ports of the load, from `first_port` on. Datagrams to other ports go
+    /// to the stack uncounted.
     pub ports: u16,
     /// The flows, by their number.
     pub flows: Vec<ExpectedFlow>,
     /// The mask that the numbers of flows in payloads and transaction IDs are XORed with. If each run has its own mask,
     /// datagrams of another run count as misdirected, and do not mark a sequence number as seen.
     pub flow_mask: u32,
-    /// The whole payload is compared for one sequence in this many (rounded up to a power of two); 1:
-    /// for all.
+    /// The counter compares the whole payload of one sequence in this many, rounded up to a power of
+    /// two. With 1 it compares all.
     pub verify_one_in: u32,
 }
 
@@ -96,7 +96,7 @@ pub struct Totals {
     /// Datagrams whose whole payload was compared.
     pub verified: u64,
     /// CLOCK_MONOTONIC in nanoseconds at one of the latest sixteen datagrams that arrived unharmed.
-    /// Not a count: of two readings the later one is kept.
+    /// It is a time, not a count: sums and differences of readings keep the later one.
     pub last_ns: u64,
 }
 
@@ -209,8 +209,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Says what to count from now on. The order of each flow is judged afresh; totals, and the memory of what has
-    /// come, go on.
+    /// Sets what to count from now on. The check of the order in each flow begins again. The totals and the remembered
+    /// sequences stay.
     ///
     /// # Errors
     /// [`BpfError::Flows`] when there are more flows than the counter was loaded for.
@@ -251,9 +251,9 @@ impl Counter {
             .fold(Totals::default(), |sum, one| sum + *one))
     }
 
-    /// Runs the program once on a frame, without an interface: whether it took the frame off the
-    /// wire. `aggregate` presents the frame as a packet of several datagrams, which only
-    /// [`Hook::Tc`] can meet.
+    /// Runs the program once on a frame, without an interface. Returns whether the program drops the
+    /// frame, as it drops the load. `aggregate` presents the frame as a packet of several datagrams,
+    /// which only [`Hook::Tc`] gets.
     ///
     /// # Errors
     /// When the kernel refuses the run.

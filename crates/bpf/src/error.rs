@@ -25,7 +25,7 @@ pub enum BpfError {
         /// The loader's reason.
         source: Box<aya::EbpfError>,
     },
-    /// The kernel does not take a program.
+    /// The kernel rejects a program.
     #[error(transparent)]
     Rejected(Box<Rejected>),
     /// The embedded object lacks a map or a program: objects and loader are out of step.
@@ -142,7 +142,7 @@ impl BpfError {
     }
 }
 
-/// The kernel does not take a program: it lacks a feature, this thread lacks a capability, or the verifier cannot prove
+/// The kernel rejects a program: it lacks a feature, this thread lacks a capability, or the verifier cannot prove
 /// it safe.
 #[derive(Debug)]
 pub struct Rejected {

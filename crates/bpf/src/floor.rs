@@ -1,4 +1,5 @@
-//! Bare relays in the kernel: the least that XDP and tc can spend on a relayed datagram, to hold a server against.
+//! Bare relays in the kernel. They do the least work that a relayed datagram requires in XDP and tc. Benchmarks compare
+//! a server with them.
 //!
 //! Static flows over IPv4, one hash look-up each, no permissions, timers, counters or limits. For benchmarks only.
 
@@ -15,7 +16,7 @@ use crate::frame::Mac;
 use crate::object::Object;
 use crate::reason::Kernel;
 
-/// What the programs need: comparisons of 32 bits.
+/// The programs require BPF instructions that compare 32 bits.
 const NEEDS: Kernel = Kernel(5, 1);
 
 /// Which bare relay.
@@ -39,7 +40,7 @@ impl Kind {
     }
 }
 
-/// The wire that one direction of a flow leaves by.
+/// The interface and the link-layer addresses that packets of one direction of a flow leave with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The interface's number.
@@ -126,7 +127,8 @@ impl Floor {
         Ok(())
     }
 
-    /// Runs the program once on a frame, without an interface: what leaves, or `None` for what goes on to the stack.
+    /// Runs the program once on a frame, without an interface. Returns the frame that leaves, or `None` if the frame
+    /// goes on to the stack.
     ///
     /// # Errors
     /// When the kernel refuses the run.

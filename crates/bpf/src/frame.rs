@@ -116,7 +116,7 @@ fn push_ipv6(frame: &mut Vec<u8>, addresses: &[u8], udp_len: usize) {
     frame.extend(addresses);
 }
 
-/// A 16-bit length; longer is not a datagram, and is cut to the largest that is.
+/// The length as 16 bits. No datagram has a greater length: it becomes 65,535.
 fn length_field(length: usize) -> [u8; 2] {
     u16::try_from(length).unwrap_or(u16::MAX).to_be_bytes()
 }

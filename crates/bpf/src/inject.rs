@@ -36,7 +36,7 @@ const BURST_FRAMES: u32 = 64;
 /// if the program cuts something off. Otherwise a frame that the device under test has extended would be sent with
 /// that length again.
 const TEMPLATE_MARGIN_BYTES: usize = 4;
-/// Times the program may run. At 30 ns for a frame that is not due this lasts longer than any load.
+/// The maximum number of program runs. A run without a due frame takes 30 ns, so no load reaches this limit.
 const MAX_RUNS: u32 = u32::MAX;
 
 /// One flow of a load: a ready frame, and where it goes.
@@ -224,9 +224,9 @@ impl Injector {
         Ok(())
     }
 
-    /// Whether every frame has another source address. Bits 3 to 22 of the IPv4 source address differ, so there are
-    /// 2^20 addresses. These bits must be 0 in the addresses of the flows. The addresses follow from the sequence
-    /// number and are far apart.
+    /// Sets whether every frame has another source address. Bits 3 to 22 of the IPv4 source address then differ, so
+    /// there are 2^20 addresses. These bits must be 0 in the addresses of the flows. The addresses follow from the
+    /// sequence number and are far apart.
     pub fn scatter_sources(&mut self, on: bool) {
         self.scatter = on;
     }

@@ -301,7 +301,7 @@ impl Allocation {
         }
     }
 
-    /// Deletes the allocation and waits for the server's word. Dropping the allocation does the same without waiting.
+    /// Deletes the allocation and waits for the response. Dropping the allocation does the same without waiting.
     ///
     /// # Errors
     /// [`RefreshError`]: the server then deletes it when its lifetime ends.

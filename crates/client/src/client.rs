@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// Starts a client whose messages are carried by `link`. [`Server::local`] means nothing then.
+    /// Starts a client whose messages are carried by `link`. It does not use [`Server::local`].
     ///
     /// # Errors
     /// [`ConnectError::Randomness`].
@@ -187,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Asks for an allocation. Await it, or first say what it is to be like.
+    /// Requests an allocation. Await it, or set its properties first.
     ///
     /// If the future is dropped before it is ready, the task releases the allocation as soon as it is granted.
     pub fn allocate(&self) -> Allocate<'_> {
@@ -369,7 +369,7 @@ impl<'a> Allocate<'a> {
         self
     }
 
-    /// All at once, in the terms of [`turn::client`].
+    /// Sets all properties at once, with the type of [`turn::client`].
     pub fn options(mut self, options: AllocateOptions) -> Self {
         self.options = options;
         self

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use turn::Mono;
 use turn::client::Event;
 
-/// More than the events of a minute in which everything goes wrong.
+/// The most events that wait: more than one minute of failures causes.
 const MAX_WAITING: usize = 64;
 
 /// A bounded queue of events: the newest are kept.
@@ -21,7 +21,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Appends an event; false if the oldest had to go for it.
+    /// Appends an event; false if the oldest was dropped for it.
     pub(crate) fn push(&mut self, event: Event) -> bool {
         let room = self.waiting.len() < MAX_WAITING;
         if !room {

@@ -142,7 +142,7 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        // Nothing panics while it holds the lock; if it did, the counters would still be the worst that is wrong.
+        // No code panics while it holds the lock. After a panic, at most some counters would be wrong.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -18,7 +18,7 @@ use crate::waiters::Granted;
 /// Longer than any message: the length field of ChannelData has 16 bits.
 const BUFFER_BYTES: usize = 65_535 + 4 + 3;
 
-/// Says that nothing more will come when the task ends, however it does.
+/// When the task ends in any way, it tells the callers that nothing more will come.
 struct End(Arc<Shared>);
 
 impl Drop for End {

@@ -25,7 +25,7 @@ pub(crate) struct Waiters {
     connect: HashMap<SocketAddr, Vec<Sender<Outcome<ConnectionId>>>>,
 }
 
-/// Appends a waiter, in the place of those who have given up.
+/// Appends a waiter, and removes those that have given up.
 fn wait<T>(list: &mut Vec<Sender<T>>) -> Receiver<T> {
     let (sender, receiver) = channel();
     list.retain(|waiter| !waiter.is_closed());

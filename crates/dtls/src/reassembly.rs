@@ -1,9 +1,9 @@
-//! Handshake messages from fragments, in order (RFC 6347 §4.2.3). Fragments may overlap, repeat and change places.
+//! Handshake messages from fragments, in order (RFC 6347 §4.2.3). Fragments may overlap, repeat or be out of order.
 
 use crate::wire::handshake::{self, Fragment};
 
 /// The maximum number of separate ranges per message. With more, a fragment is refused.
-const MAX_GAPS: usize = 32;
+const MAX_RANGES: usize = 32;
 
 /// A whole message.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Message {
     }
 }
 
-/// What became of a fragment.
+/// The result of adding a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
     /// It belongs to a message that was handled before: the peer retransmits.
@@ -50,31 +50,31 @@ struct Partial {
     sequence: u16,
     bytes: Vec<u8>,
     /// The received ranges of the body, sorted and not adjacent.
-    came: Vec<(usize, usize)>,
+    received: Vec<(usize, usize)>,
 }
 
 impl Partial {
     fn is_whole(&self) -> bool {
         let body = self.bytes.len() - handshake::HEADER;
-        matches!(self.came[..], [(0, end)] if end == body)
+        matches!(self.received[..], [(0, end)] if end == body)
     }
 
     fn put(&mut self, fragment: &Fragment<'_>) -> Added {
         let (mut start, mut end) = (fragment.offset, fragment.offset + fragment.bytes.len());
         let at = handshake::HEADER + start;
         self.bytes[at..at + fragment.bytes.len()].copy_from_slice(fragment.bytes);
-        self.came.retain(|(from, to)| {
+        self.received.retain(|(from, to)| {
             let touches = *from <= end && start <= *to;
             if touches {
                 (start, end) = (start.min(*from), end.max(*to));
             }
             !touches
         });
-        if self.came.len() == MAX_GAPS {
+        if self.received.len() == MAX_RANGES {
             return Added::Refused;
         }
-        let place = self.came.partition_point(|(from, _)| *from < start);
-        self.came.insert(place, (start, end));
+        let place = self.received.partition_point(|(from, _)| *from < start);
+        self.received.insert(place, (start, end));
         Added::Kept
     }
 }
@@ -141,7 +141,7 @@ impl Reassembly {
             kind: fragment.kind,
             sequence: fragment.sequence,
             bytes,
-            came: Vec::new(),
+            received: Vec::new(),
         };
         let added = partial.put(fragment);
         self.waiting.push(partial);
@@ -244,6 +244,6 @@ mod tests {
         let mut reassembly = Reassembly::new(0, BOUNDS);
         let refused = (0..100)
             .filter(|at| reassembly.add(&fragment(0, &body, 2 * at, 2 * at + 1)) == Added::Refused);
-        assert_eq!(refused.count(), 100 - MAX_GAPS);
+        assert_eq!(refused.count(), 100 - MAX_RANGES);
     }
 }

@@ -94,8 +94,8 @@ impl RawAddress {
     }
 }
 
-/// What a dual-stack socket calls ::ffff:a.b.c.d is IPv4. All else stays as it is, the scope of a link-local address
-/// included.
+/// Converts ::ffff:a.b.c.d, which a dual-stack socket reports, to IPv4. All other addresses stay the same, with their
+/// scope.
 pub(crate) fn unmap(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),

@@ -25,11 +25,11 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     sched::sched_setaffinity(&mask)
 }
 
-/// Lets the calling thread run on any of these processors: what a thread begun by a pinned one is not allowed of
-/// itself.
+/// Lets the calling thread run on any of these processors. A thread that a pinned thread has started is pinned, too,
+/// until it calls this.
 ///
 /// # Errors
-/// `InvalidInput` if one is 1,024 or above, or if none is there or lies in the process's cpuset.
+/// `InvalidInput` if one is 1,024 or above, or if none of them is online and in the process's cpuset.
 pub fn spread_current_thread(cpus: &[usize]) -> io::Result<()> {
     let mut mask: CpuMask = [0; 16];
     for cpu in cpus {

@@ -43,13 +43,13 @@ impl Capability {
     }
 }
 
-/// Whether the calling thread has it in force.
+/// Whether this capability of the calling thread is effective.
 #[must_use]
 pub fn has(capability: Capability) -> bool {
     held() & capability.bit() != 0
 }
 
-/// Whether the calling thread has any at all in force.
+/// Whether any capability of the calling thread is effective.
 #[must_use]
 pub fn any() -> bool {
     held() != 0

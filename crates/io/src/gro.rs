@@ -1,9 +1,9 @@
 //! Whether it pays to let the kernel join datagrams on a socket.
 //!
-//! UDP_GRO makes the kernel hold every datagram back for a moment and compare it with those of other flows. Where
-//! trains come (video, file transfer) one receive brings up to 64 datagrams, for a third of the cost. Where single
-//! datagrams of many flows interleave (calls) nothing is ever joined, and the attempt costs a tenth of all there is to
-//! do. What will come cannot be known, so a [`GroWatch`] looks at what did:
+//! UDP_GRO makes the kernel hold every datagram back for a moment and compare it with those of other flows. A *train*
+//! is a sequence of datagrams of one flow. If trains arrive (video, file transfer), one receive returns up to 64
+//! datagrams, for a third of the cost. If single datagrams of many flows alternate (calls), the kernel joins none. Then
+//! GRO costs a tenth of all work. So a [`GroWatch`] decides by the datagrams that have arrived:
 //!
 //! ```text
 //!                       a window of messages, hardly a train among them
@@ -44,7 +44,7 @@ pub struct ReceiveSummary {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The kernel cannot, or must not.
+    /// GRO stays off: the kernel lacks it, or the caller has forbidden it.
     Never,
     /// GRO is off.
     Separate,
@@ -60,12 +60,12 @@ pub struct GroWatch {
     trains: u32,
     /// Messages until the next decision.
     left: u32,
-    /// It stays off from now on.
+    /// The caller has forbidden GRO.
     forbidden: bool,
 }
 
 impl GroWatch {
-    /// A watch on a socket as it was opened: one without GRO is left alone.
+    /// A watch on an opened socket. If the socket was opened without GRO, the watch never turns it on.
     #[must_use]
     pub fn new(socket: &UdpSocket) -> GroWatch {
         let state = if socket.gro() {
@@ -81,7 +81,7 @@ impl GroWatch {
         }
     }
 
-    /// Never joins again, from the next time on that the socket has been emptied.
+    /// Turns GRO off when the socket is drained the next time, and never on again.
     pub fn forbid(&mut self) {
         if self.state == State::Separate {
             self.state = State::Never;
@@ -90,7 +90,7 @@ impl GroWatch {
         self.left = 0;
     }
 
-    /// GRO is off for the time being: it is worth knowing whether neighbouring messages have one source.
+    /// Whether GRO is off for now. Then [`GroWatch::note`] needs to know whether neighbouring messages have one source.
     #[must_use]
     pub fn is_separate(&self) -> bool {
         self.state == State::Separate
@@ -138,7 +138,7 @@ impl GroWatch {
         *self = GroWatch {
             state,
             trains: 0,
-            // What is forbidden is tried at every chance.
+            // If GRO is forbidden, each call of `note` tries to turn it off.
             left: if self.forbidden { 0 } else { messages },
             forbidden: self.forbidden,
         };

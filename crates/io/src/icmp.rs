@@ -3,7 +3,7 @@
 //! Linux reports them on unconnected sockets only if asked (IP_RECVERR, IPV6_RECVERR). Each error then waits in the
 //! error queue of the socket, with the destination of its datagram. It also makes the *next* call on the socket fail,
 //! regardless of the purpose of the call. Such a failure is reported once, so the call is repeated
-//! ([`retry_after_icmp`]): the datagram of another destination must not pay for it.
+//! ([`retry_after_icmp`]). Otherwise an error about one destination would lose a datagram to another one.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

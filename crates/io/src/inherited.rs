@@ -1,5 +1,5 @@
-//! Sockets that the program that started this process has opened for it (`LISTEN_FDS`, sd_listen_fds(3)), and what a
-//! socket is.
+//! Sockets that the program that started this process has opened for it (`LISTEN_FDS`, sd_listen_fds(3)). Also finds
+//! the kind and the address of a socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// A descriptor that was open when this process began.
 #[derive(Debug)]
 pub struct Inherited {
-    /// It.
+    /// The descriptor.
     pub fd: OwnedFd,
     /// Its number.
     pub number: c_int,
@@ -75,7 +75,8 @@ fn numbered(count: &str, names: &str) -> io::Result<Vec<(c_int, String)>> {
     Ok(numbers.zip(names).collect())
 }
 
-/// What a socket is and what it is bound to; `None` if it is neither a UDP socket nor a listening TCP socket.
+/// The kind of a socket and the address that it is bound to. `None` if it is neither a UDP socket nor a listening TCP
+/// socket.
 ///
 /// # Errors
 /// ENOTSOCK; otherwise what `getsockopt` or `getsockname` returns.

@@ -1,8 +1,8 @@
 //! Memory of the whole process.
 
-/// Has the allocator give free pages back to the kernel; says whether there were any to give. It takes about a
-/// millisecond for each ten megabytes, in which other threads that allocate may have to wait. Allocators other than
-/// that of glibc are left to themselves.
+/// Makes the allocator return free pages to the kernel. Returns whether there were any. It takes about a millisecond
+/// for ten megabytes. Meanwhile, other threads that allocate may have to wait. It does nothing if the allocator is not
+/// that of glibc.
 pub fn release_free() -> bool {
     crate::sys::memory::malloc_trim()
 }

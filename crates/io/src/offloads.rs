@@ -54,7 +54,7 @@ impl Offloads {
     }
 }
 
-/// A run of this many datagrams, of one byte each, is taken as one send.
+/// Whether the kernel accepts a run of this many datagrams, of one byte each, as one send.
 fn takes_run(socket: &UdpSocket, segments: usize) -> bool {
     let options = SendOptions {
         max_segments: segments,

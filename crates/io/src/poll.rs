@@ -209,7 +209,7 @@ impl Poller {
     }
 
     fn wait_once(&self, list: &mut Vec<epoll_event>, timeout: Option<Duration>) -> io::Result<()> {
-        // A mere look needs no clock, and the older call is the shorter path.
+        // Without waiting, no precise timeout is required, and the older call is faster.
         if timeout != Some(Duration::ZERO) && self.nanoseconds.load(Ordering::Relaxed) {
             match sys::epoll::epoll_pwait2(self.epoll.as_fd(), list, timeout.map(to_timespec)) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
@@ -262,7 +262,7 @@ impl Waker {
         let _ = sys::pipe::write(self.event.as_fd(), &1u64.to_ne_bytes());
     }
 
-    /// Swallows all wake-ups so far. Call it before looking at the queue, so that nothing is missed.
+    /// Clears all wake-ups so far. Call it before reading the queue, so that nothing is missed.
     pub fn acknowledge(&self) {
         // Fails only if there was no wake-up.
         let _ = sys::pipe::read(self.event.as_fd(), &mut [0; 8]);

@@ -154,7 +154,7 @@ impl RecvBatch {
     /// `slots` (1 to 65,536) of `slot_size` bytes (1 to 65,536) each. Unused room costs address space, no memory.
     ///
     /// # Errors
-    /// ENOMEM when the address space is limited or exhausted, or the system promises no more memory than it has.
+    /// ENOMEM when the address space is limited or exhausted, or the system does not overcommit memory.
     ///
     /// # Panics
     /// If either is out of range.
@@ -422,7 +422,8 @@ fn pitch(slot_size: usize) -> usize {
     }) * CACHE_LINE_BYTES
 }
 
-/// The kernel wrote into these; what they point to is not read before it is written again.
+/// Resets the lengths that the kernel has overwritten. The memory behind the pointers needs no reset: the kernel writes
+/// it before anybody reads it.
 fn rearm(header: &mut mmsghdr) {
     header.msg_hdr.msg_namelen = RawAddress::CAPACITY;
     header.msg_hdr.msg_controllen = size_of::<RecvControl>() as _;

@@ -135,8 +135,8 @@ pub struct UdpSocket {
 impl UdpSocket {
     /// Opens and binds a socket. Port 0 lets the kernel choose one.
     ///
-    /// Options that only make things better (buffers, GRO, overflow count, busy polling) are asked for and not insisted
-    /// on.
+    /// Some options are optional: buffers, GRO, overflow count and busy polling. If the kernel refuses one of them, the
+    /// socket opens without it.
     ///
     /// # Errors
     /// What `socket`, `setsockopt` or `bind` returns: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` (ports below
@@ -282,7 +282,7 @@ impl UdpSocket {
     /// [`GsoRefusal`](crate::GsoRefusal) shows whether the train is the cause. `InvalidInput`: a segment of 0 bytes.
     /// Otherwise what `sendmsg` returns.
     pub fn send_train(&self, bytes: &[u8], segment: u16, to: SocketAddr) -> io::Result<()> {
-        // The kernel takes 0 for none, and would send the whole as one datagram; so does one that does not know the
+        // With a segment size of 0, the kernel would send everything as one datagram. So would a kernel without this
         // option.
         if segment == 0 || !kernel_has_gso() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -579,7 +579,7 @@ impl Opening<'_> {
 
     /// On: DF is set, the interface's MTU limits. Off: DF is clear and what exceeds the interface's MTU is fragmented.
     ///
-    /// IPv4 does not believe the path MTU cache, which anybody who can forge an ICMP message could lower: routers
+    /// IPv4 ignores the path MTU cache, because anybody who can forge an ICMP message could lower it: routers
     /// fragment what has no DF. IPv6 routers do not. So the sender must know the path's MTU (at least 1,280 bytes), or
     /// longer datagrams are lost.
     fn fragmentation(&self, dont_fragment: bool) -> io::Result<()> {

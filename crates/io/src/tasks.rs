@@ -1,4 +1,4 @@
-//! Which processor a task runs on, and before whom.
+//! The processor and the scheduling class of a task.
 //!
 //! A task is a thread; kernel threads (such as those that poll a network interface) count too. A
 //! number of 0 is the calling thread.

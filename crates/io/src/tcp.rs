@@ -81,7 +81,8 @@ impl TcpListener {
         let fd = open(address)?;
         set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         bind(fd.as_fd(), &RawAddress::new(address))?;
-        // Only now: it would also let the address be shared with a listener of another process.
+        // Set after `bind`: before it, this option would let the socket share the address with another process's
+        // listener.
         set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         stream::listen(fd.as_fd(), backlog.into())?;
         let local = getsockname(fd.as_fd())?.get();
@@ -268,8 +269,8 @@ impl TcpConnection {
         )
     }
 
-    /// Takes no more bytes while this many wait that have not been sent yet (TCP_NOTSENT_LOWAT). Further data waits
-    /// with its owner, who has its age.
+    /// Accepts no more bytes while this many wait in the kernel unsent (TCP_NOTSENT_LOWAT). Further data waits in the
+    /// caller's queue, where the caller knows its age.
     ///
     /// # Errors
     /// What `setsockopt` returns.

@@ -23,7 +23,7 @@ const DEFAULT_SECURE_PORT: u16 = 5349;
 /// RFC 1035 §2.3.4: a name has 255 or fewer octets.
 const NAME_MAX: usize = 255;
 
-/// What is spoken, and whether it is encrypted.
+/// The protocol, and whether it is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// STUN.
@@ -62,7 +62,7 @@ impl Scheme {
     }
 }
 
-/// The machine.
+/// The host of a URI.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     /// An address; an IPv6 one is in brackets.

@@ -324,7 +324,7 @@ impl LiveSettings {
         Ok(())
     }
 
-    /// What workers work by at this moment.
+    /// The current configuration of the workers.
     pub(crate) fn configuration(&mut self) -> Result<Configuration, SettingsError> {
         let earlier = Arc::clone(&self.sip_routes);
         let mut sip = self.settings.sip_config(self.workers, &earlier)?;

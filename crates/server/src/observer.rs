@@ -1,4 +1,4 @@
-//! What other threads can see of a server without troubling its workers: counts, health, ports, features in use.
+//! What other threads can see of a server without work for its workers: counts, health, ports, features in use.
 
 use crate::addresses::RelayAddresses;
 use crate::alternates::AlternateSettings;

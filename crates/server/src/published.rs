@@ -1,8 +1,8 @@
-//! Where a worker shows its counts to the other threads: a board of atomics that it alone writes.
+//! The published counters of each worker: atomics that only this worker writes, and all threads read.
 //!
 //! While it works, a worker counts in plain fields of its own. At most 200 times per second, it copies them to its
 //! published counters with plain stores. It needs no lock, no read-modify-write, and no cache line that another worker
-//! writes. It does so when it is awake anyway; only when nothing comes any more, it wakes up once to show the last
+//! writes. It publishes when it is awake for other work. If no work follows, it wakes up once to publish the last
 //! counts. The reader adds the copies up. The counts of one worker may be slightly old, and two of its counts may come
 //! from different copies. But each count only grows.
 
@@ -30,7 +30,7 @@ const LINE_WORDS: usize = 16;
 #[repr(align(128))]
 struct Line([AtomicU64; LINE_WORDS]);
 
-/// How the worker's thread is.
+/// Whether the worker's thread runs, and when its loop last turned.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct ThreadLiveness {
@@ -41,7 +41,7 @@ struct ThreadLiveness {
     ended: AtomicBool,
 }
 
-/// The board of one worker.
+/// The published counters of one worker.
 #[derive(Debug)]
 pub(crate) struct PublishedCounters {
     pulse: ThreadLiveness,
@@ -49,7 +49,7 @@ pub(crate) struct PublishedCounters {
 }
 
 impl PublishedCounters {
-    /// A board with all counts at 0.
+    /// Published counters that are all 0.
     pub(crate) fn new() -> PublishedCounters {
         let mut words = 0_usize;
         WorkerStats::default().each(&mut |_| words += 1);
@@ -65,7 +65,7 @@ impl PublishedCounters {
         self.lines.iter().flat_map(|line| &line.0)
     }
 
-    /// The counts that were shown last.
+    /// The counts that were published last.
     pub(crate) fn read(&self) -> WorkerStats {
         let mut words = self.words();
         let mut stats = WorkerStats::default();
@@ -123,12 +123,12 @@ impl Drop for ThreadEndGuard<'_> {
     }
 }
 
-/// A worker's hand on its board.
+/// Publishes the counters of one worker.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     published_counters: Arc<[PublishedCounters]>,
     worker: usize,
-    /// When the board was written last.
+    /// When the counters were last published.
     written: Mono,
     /// Something may have been counted since.
     behind: bool,
@@ -153,12 +153,12 @@ impl Publisher {
             .store(now.0, Ordering::Relaxed);
     }
 
-    /// Whether the board is to be written now.
+    /// Whether the counters must be published now.
     pub(crate) fn is_due(&self, now: Mono) -> bool {
         self.behind && now.since(self.written) >= FRESH_AGE
     }
 
-    /// Writes the board.
+    /// Publishes the counters.
     pub(crate) fn publish(&mut self, now: Mono, stats: &WorkerStats) {
         self.published_counters[self.worker].write(stats);
         self.written = now;

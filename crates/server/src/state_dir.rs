@@ -1,4 +1,4 @@
-//! The directory of what survives a restart: a key, and what others keep there.
+//! The directory of data that survives a restart: a key, and files of other modules.
 
 use crate::random;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -148,7 +148,7 @@ fn read_key(path: &Path, directory: &File) -> Result<[u8; KEY_LEN], StateError> 
     })
 }
 
-/// A key that is there whole or not at all, whenever the power fails.
+/// Makes a key. After a power failure, the file at `path` is complete or absent.
 fn make_key(path: &Path, directory: &File) -> io::Result<[u8; KEY_LEN]> {
     let seed = random::seed()?;
     let mut key = [0; KEY_LEN];

@@ -1,4 +1,4 @@
-//! Counters as a row of words, so that a board of atomics can hold any of them.
+//! Counters as a sequence of words, so that an array of atomics can hold any of them.
 //!
 //! Each type is listed with all its fields: a field that is added and forgotten here does not compile.
 

@@ -41,8 +41,8 @@ const HAS_CONNECTION: u8 = 0x40;
 pub struct FlowId {
     /// The worker that has the connection.
     pub worker: u16,
-    /// The run of the server that `worker`, the listener's and the connection's key are of: a number that no two runs
-    /// share.
+    /// The run of the server in which `worker` and the keys of the listener and the connection are valid. Each run has
+    /// another number.
     pub run: u32,
     /// The flow.
     pub flow: Flow,
@@ -269,7 +269,7 @@ impl FlowTokens {
         &token[..written.unwrap_or_default()]
     }
 
-    /// The flow of a token; `None` if the token is not one of ours, which RFC 5626 §5.3.1 has answered with 403.
+    /// The flow of a token; `None` if this server did not make the token. RFC 5626 §5.3.1 requires 403 then.
     #[must_use]
     pub fn read(&self, token: &[u8]) -> Option<FlowId> {
         let mut signed = [0; MAX_TOKEN];

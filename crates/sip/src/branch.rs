@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! z9hG4bK h 5 base32 digits per 25 bits ...
-//!           └── 29 digits: worker (16 bits), slot (32), generation (32), MAC (64), one bit of nought
+//!           └── 29 digits: worker (16 bits), slot (32), generation (32), MAC (64), one zero bit
 //! ```
 //!
 //! If a proxy forks, the branch has `-` and 7 more digits, a hash of its routing input (RFC 5393 §4.2.1). So a request
@@ -32,12 +32,12 @@ const SECOND_MARK: u8 = b'-';
 /// Bytes of that part, its mark included.
 pub const SECOND_LEN: usize = 8;
 
-/// What a proxy made its decision of, as the second part of a branch has it (RFC 5393 §4.2.1).
+/// A hash of the input of a proxy's routing decision, as the second part of a branch has it (RFC 5393 §4.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LoopCheck(u32);
 
 impl LoopCheck {
-    /// As it stands behind a branch: a hyphen, and 32 bits as 7 digits, the first three bits nought.
+    /// The second part of a branch: a hyphen, and 32 bits as 7 digits. The first three bits are zero.
     #[must_use]
     pub fn text(self) -> [u8; SECOND_LEN] {
         std::array::from_fn(|place| match place {
@@ -46,7 +46,7 @@ impl LoopCheck {
         })
     }
 
-    /// Of a branch that has it, in either case.
+    /// Reads the second part of a branch, in upper or lower case. `None` if the branch has none.
     #[must_use]
     pub fn of(branch: &[u8]) -> Option<LoopCheck> {
         let [SECOND_MARK, digits @ ..] = branch.last_chunk::<SECOND_LEN>()? else {
@@ -62,14 +62,14 @@ impl LoopCheck {
 /// Bytes of a To tag of ours.
 pub const TAG_LEN: usize = 1 + DIGIT_COUNT;
 
-/// Which client transaction, of which worker; in a To tag, which server transaction.
+/// Identifies a client transaction: its worker and its slot there. In a To tag, it identifies a server transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
     /// The worker that sent the request.
     pub worker: u16,
-    /// Where in its table.
+    /// The slot of the transaction in the table of this worker.
     pub slot: u32,
-    /// Which tenant of that place.
+    /// Distinguishes successive transactions in the same slot.
     pub generation: u32,
 }
 
@@ -80,7 +80,7 @@ pub enum BranchKind {
     Ours(Branch),
     /// A branch of this server that belongs to no transaction.
     Stateless,
-    /// It looks like one of ours, and is not.
+    /// It has the form of a branch of this server, but its MAC is wrong.
     Forged,
     /// Somebody else's.
     Foreign,
@@ -183,9 +183,9 @@ impl BranchCodec {
         hasher.finish_128()
     }
 
-    /// What a proxy makes its decision of (RFC 5393 §4.2.1): the Request-URI, Route, and what else its location service
-    /// looks at. It does not depend on the method. It depends on Call-ID and CSeq, so that a false loop detection does
-    /// not repeat (§4.2.4).
+    /// A hash of the input of a proxy's routing decision (RFC 5393 §4.2.1): the Request-URI, Route, and `others`.
+    /// `others` is what else the location service looks at. The hash does not depend on the method. It depends on
+    /// Call-ID and CSeq, so that a false loop detection does not repeat (§4.2.4).
     #[must_use]
     pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
         let mut hasher = self.loop_key.fingerprint();
@@ -199,7 +199,7 @@ impl BranchCodec {
         LoopCheck(hasher.finish_128() as u32)
     }
 
-    /// Reads a branch, in either case, with or without a second part.
+    /// Reads a branch, in upper or lower case, with or without a second part.
     #[must_use]
     pub fn read(&self, branch: &[u8]) -> BranchKind {
         let Some((cookie, rest)) = branch.split_at_checked(MAGIC_COOKIE.len()) else {
@@ -235,7 +235,7 @@ impl Branch {
     }
 }
 
-/// 16, 64 and 64 bits as 29 digits of 5 bits, the last bit nought.
+/// 16, 64 and 64 bits as 29 digits of 5 bits. The last bit is zero.
 fn text(mark: u8, high: u16, low: u64, mac: u64) -> [u8; BRANCH_LEN] {
     let mut out = [0; BRANCH_LEN];
     let (cookie, rest) = out.split_at_mut(MAGIC_COOKIE.len());

@@ -1,4 +1,4 @@
-//! Who a datagram is for, and where messages end on a stream (RFC 3261 §18.3, RFC 5626 §3.5, RFC 7983).
+//! Which protocol a datagram belongs to, and where messages end on a stream (RFC 3261 §18.3, RFC 5626 §3.5, RFC 7983).
 
 use crate::chars::{self, TOKEN};
 use crate::header::HeaderKind;

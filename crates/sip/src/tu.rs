@@ -1,4 +1,4 @@
-//! The seam between an endpoint and its transaction users (TUs): a user agent server, a registrar, a proxy.
+//! The interface between an endpoint and its transaction users (TUs): a user agent server, a registrar, a proxy.
 //!
 //! ```text
 //!  messages ─> Engine ── request, ack, cancel, response ──> TransactionUser
@@ -61,7 +61,8 @@ impl Transactions<'_> {
     /// See [`Engine::answer`].
     ///
     /// # Errors
-    /// [`RespondError`]; the request has another answer then, or none that it may have.
+    /// [`RespondError`]; then the client gets another response, or none if no response is allowed. See
+    /// [`Engine::answer`].
     pub fn answer(
         &mut self,
         request: NewRequest<'_>,

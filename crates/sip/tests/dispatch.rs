@@ -306,7 +306,7 @@ fn the_only_server_is_left_alone_as_long_as_it_asks_rfc3261_21_5_4() {
     world.pass(59);
     let sent = world.sent.len();
     world.send("REGISTER", "sip:192.0.2.10");
-    assert_eq!(world.told(), Some(Failure::LeftAlone));
+    assert_eq!(world.told(), Some(Failure::AskedToWait));
     assert_eq!(world.sent.len(), sent);
     // What belongs to a dialog is sent all the same, and its answer ends nothing.
     world.class = Class::Finishing;
@@ -314,7 +314,7 @@ fn the_only_server_is_left_alone_as_long_as_it_asks_rfc3261_21_5_4() {
     assert_eq!(world.respond(200, ""), Some(Mark(77)));
     world.class = Class::New;
     world.send("REGISTER", "sip:192.0.2.10");
-    assert_eq!(world.told(), Some(Failure::LeftAlone));
+    assert_eq!(world.told(), Some(Failure::AskedToWait));
     world.pass(2);
     world.send("REGISTER", "sip:192.0.2.10");
     assert_eq!(world.respond(200, ""), Some(Mark(77)));
@@ -466,13 +466,13 @@ fn a_request_with_a_target_of_the_caller_goes_only_to_the_caller() {
 
 #[test]
 fn many_requests_share_a_dns_query_and_all_fail_without_a_response() {
-    let mut world = World::with(|config| config.most_questions = 2);
+    let mut world = World::with(|config| config.max_queries = 2);
     for _ in 0..5 {
         world.send("OPTIONS", "sip:a.example:5060");
     }
     world.send("OPTIONS", "sip:b.example:5060");
     world.send("OPTIONS", "sip:c.example:5060");
-    assert_eq!(world.told(), Some(Failure::TooManyQuestions));
+    assert_eq!(world.told(), Some(Failure::TooManyQueries));
     let query = world.dispatcher.poll_query().expect("one");
     world.answer(query, Err(DnsFailed));
     for _ in 0..5 {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A busy machine takes its time.
+/// On a busy machine, the servers start slowly.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

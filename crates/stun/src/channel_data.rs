@@ -29,10 +29,10 @@ pub enum ChannelDataError {
     /// Fewer than four bytes.
     #[error("datagram is shorter than the 4 bytes of a ChannelData header")]
     TooShort,
-    /// The number is none of a channel.
+    /// The number is not a channel number.
     #[error("the channel number is reserved")]
     ChannelNumber,
-    /// The length field says more than there is.
+    /// The length field exceeds the rest of the datagram.
     #[error("length field exceeds the datagram")]
     Length,
 }

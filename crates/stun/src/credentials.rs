@@ -30,7 +30,7 @@ pub enum CredentialError {
 /// The key of a long-term credential: 16 bytes by MD5, 32 by SHA-256 (RFC 8489 §9.2.2, §18.5.1).
 ///
 /// The password algorithm decides these bytes; which HMAC they serve is another question, decided by the integrity
-/// attribute. Forgets itself when dropped, and never prints.
+/// attribute. It erases the bytes when it is dropped, and never prints them.
 #[derive(Clone)]
 pub struct LongTermKey {
     bytes: [u8; 32],

@@ -1,4 +1,4 @@
-//! Who a datagram is for, from its first byte (RFC 7983 §7, RFC 8656 §12, table 3).
+//! The protocol of a datagram, from its first byte (RFC 7983 §7, RFC 8656 §12, table 3).
 
 /// The protocols that may share a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

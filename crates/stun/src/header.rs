@@ -81,7 +81,7 @@ impl Method {
     pub const CONNECT: Method = Method(0x00A);
     /// Make this connection the data connection (RFC 6062 §4.4).
     pub const CONNECTION_BIND: Method = Method(0x00B);
-    /// A peer has connected; an indication (RFC 6062 §4.5).
+    /// A peer has connected; an indication (RFC 6062 §4.4).
     pub const CONNECTION_ATTEMPT: Method = Method(0x00C);
 
     /// The method with this number, which must fit 12 bits.

@@ -41,14 +41,14 @@ pub enum IntegrityError {
     /// The attribute for this key's algorithm is not there.
     #[error("message has no integrity attribute for this key")]
     Missing,
-    /// The value is not the one this key gives, or has a length it cannot have.
+    /// The value was not made with this key, or has an invalid length.
     #[error("message integrity does not match the key")]
     Mismatch,
 }
 
-/// A key for the integrity attributes, prepared once: verifying and writing hash only the message's own blocks.
+/// A key for the integrity attributes. It is prepared once, so a check or a response hashes only the message.
 ///
-/// Forgets itself when dropped, and never prints.
+/// It erases the key when it is dropped, and never prints it.
 pub struct HmacKey(State);
 
 enum State {

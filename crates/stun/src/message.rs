@@ -23,7 +23,8 @@ pub enum ParseError {
     /// One of the first two bits is set.
     #[error("the first two bits of a STUN message are zero")]
     FirstBits,
-    /// Bytes 4 to 8 are something else; RFC 3489 clients are not served.
+    /// Bytes 4 to 8 are not the magic cookie. A Binding request of RFC 3489 has none: see
+    /// [`ClassicBinding`](crate::ClassicBinding).
     #[error("magic cookie is not 0x2112A442")]
     MagicCookie,
     /// The length field is not a multiple of four, or not the rest of the datagram.
@@ -49,7 +50,7 @@ pub struct RawAttribute<'a> {
     pub value: &'a [u8],
 }
 
-/// Where something is in the message; the header is never meant, so 0 says "nowhere".
+/// An offset in the message. 0 means that there is none, because the header is at 0.
 type Offset = u32;
 
 /// A message that has been checked once, over the bytes of the datagram.
@@ -68,7 +69,7 @@ const _: () = assert!(
     "a message is passed around by value"
 );
 
-/// Where the attributes with a role of their own are.
+/// The offsets of the integrity attributes and of FINGERPRINT.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     sha1: Offset,
@@ -84,7 +85,7 @@ struct Present {
 }
 
 impl Present {
-    /// The types with a role of their own, as bits.
+    /// The bits of MESSAGE-INTEGRITY and MESSAGE-INTEGRITY-SHA256.
     const REQUIRED_MARKS: u64 =
         bit(AttributeType::MESSAGE_INTEGRITY) | bit(AttributeType::MESSAGE_INTEGRITY_SHA256);
     const OPTIONAL_MARKS: u64 = bit(AttributeType::FINGERPRINT);
@@ -237,7 +238,7 @@ impl<'a> Message<'a> {
         header::class_of(u16::from_be_bytes([self.header[0], self.header[1]]))
     }
 
-    /// The method, which nobody has checked to be a known one.
+    /// The method. It may be unknown.
     #[inline]
     #[must_use]
     pub const fn method(&self) -> Method {
@@ -375,7 +376,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// An attribute that vouches for the bytes in front of it.
+/// An attribute with a check value over the bytes before it: integrity or FINGERPRINT.
 #[derive(Clone, Copy)]
 pub(crate) struct Marked<'a> {
     /// The message up to this attribute.

@@ -161,7 +161,7 @@ impl NonceKeys {
         }
     }
 
-    /// Issues under a new key from now on; the key so far is still honoured, the one before no more.
+    /// Issues nonces with a new key from now on. Nonces of the last key stay valid. Nonces of earlier keys do not.
     pub fn rotate(&mut self, key: &[u8; 32]) {
         let before = core::mem::replace(&mut self.current, NonceKey::new(key));
         self.others = [Some(before), None];
@@ -181,13 +181,14 @@ impl NonceKeys {
     }
 
     /// The contents of a nonce that a client has sent back. `None` if this server did not issue it, or issued it to
-    /// another address, or with a key that is no longer valid. Whether it is too old is the caller's to say.
+    /// another address, or with a key that is no longer valid. The caller decides whether it is too old.
     #[must_use]
     pub fn check(&self, nonce: &[u8], client: SocketAddr) -> Option<Issued> {
         self.check_or_issue(nonce, client).ok()
     }
 
-    /// As [`check`](Self::check); if the nonce is not ours, returns what another one is issued with at little cost.
+    /// As [`check`](Self::check). If the nonce is not ours, returns an issuer for this client, which issues another
+    /// nonce at little cost.
     ///
     /// # Errors
     /// The nonce is forged.

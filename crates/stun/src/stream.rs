@@ -79,10 +79,10 @@ fn frame_with(buffer: &[u8], channel: impl Fn(u16) -> Option<ChannelNumber>) -> 
     }
 }
 
-/// Whether the length of a STUN message and as much of its cookie as is there are right.
+/// Whether the length of a STUN message and the received part of its magic cookie are valid.
 ///
-/// A stream that is out of step must not make us wait for 64 kB, so the cookie is checked before the length is
-/// believed.
+/// If the caller has lost the message boundaries, it must not wait for 64 kB. So the cookie is checked before the
+/// length is used.
 #[inline]
 fn is_in_step(buffer: &[u8], length: usize) -> bool {
     let end = buffer.len().min(field::COOKIE.end);

@@ -16,7 +16,7 @@ const OVERDUE: usize = LEVELS * SLOTS;
 const END_OF_LIST: u32 = u32::MAX;
 /// The owner has no timer.
 const NO_TIMER: u32 = u32::MAX;
-/// Farther deadlines wait in the last slot of the coarsest wheel and are looked at again when it comes.
+/// Farther deadlines wait in the last slot of the coarsest wheel. When time reaches that slot, they get another slot.
 const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 /// Memory for this many timers is not released. To release memory, the remaining timers must be fewer by this factor,
 /// and few enough to move quickly.
@@ -37,7 +37,7 @@ const MAX_MOVED: usize = 8192;
 /// ```
 #[derive(Debug)]
 pub struct Wheel<const TICK_NS: u64> {
-    /// The tick that time has reached. Every timer in a slot has a later deadline, but for the overdue ones.
+    /// The tick that time has reached. All timers have later deadlines, except the overdue ones.
     now: u64,
     occupied: [u64; LEVELS],
     heads: [u32; OVERDUE + 1],
@@ -78,7 +78,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
     }
 
     /// Sets or moves the owner's timer. A deadline that has passed fires at the next [`Wheel::pop_due`];
-    /// [`Mono::NEVER`] takes the timer away.
+    /// [`Mono::NEVER`] removes the timer.
     pub fn set(&mut self, owner: u32, at: Mono) {
         if at == Mono::NEVER {
             self.remove(owner);
@@ -107,7 +107,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         self.link(owner);
     }
 
-    /// Takes the owner's timer away, if it has one.
+    /// Removes the owner's timer, if it has one.
     pub fn remove(&mut self, owner: u32) {
         if self
             .nodes
@@ -120,8 +120,8 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         }
     }
 
-    /// No owner from this index on has a timer: the memory of many is returned, where few are left. Returns how many
-    /// bytes.
+    /// Releases memory if few owners are left. No owner with the index `owners` or a higher one may have a timer.
+    /// Returns the number of released bytes.
     pub fn release_memory(&mut self, owners: usize) -> usize {
         let before = self.nodes.capacity();
         let keeps = owners.max(MIN_KEPT_TIMERS);
@@ -139,7 +139,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         (before - self.nodes.capacity()) * size_of::<Node>()
     }
 
-    /// Takes one timer that is due, the earliest tick first, and says whose it was.
+    /// Removes one timer that is due, the earliest tick first. Returns its owner.
     pub fn pop_due(&mut self, now: Mono) -> Option<u32> {
         let end = now.0 / TICK_NS;
         loop {
@@ -158,7 +158,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         }
     }
 
-    /// When to call [`Wheel::pop_due`] next. It may come before the earliest deadline, by the width of its slot.
+    /// When to call [`Wheel::pop_due`] next. This may be earlier than the earliest deadline, by the width of its slot.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Mono> {
         if self.heads[OVERDUE] != END_OF_LIST {
@@ -190,14 +190,14 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
             }
             let shift = SLOT_BITS * level as u32;
             let position = (self.now >> shift) as u32 % SLOTS as u32;
-            // Rotated so that the slot time stands at comes last: only deadlines beyond the horizon lie there.
+            // The rotation puts the current slot last: only deadlines beyond the horizon are in it.
             let ahead = occupied.rotate_right((position + 1) % 64).trailing_zeros() + 1;
             let start = ((self.now >> shift) + u64::from(ahead)) << shift;
             Some((level, (position + ahead) as usize % SLOTS, start))
         })
     }
 
-    /// Time arrives at a slot: its timers are due (the finest wheel) or belong into finer wheels now.
+    /// Moves time to the start of a slot. The timers of this slot are due, or move to finer wheels.
     fn reach(&mut self, level: usize, slot: usize, start: u64) {
         self.now = start;
         let slot = level * SLOTS + slot;
@@ -238,7 +238,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         }
         let deadline = deadline.min(self.now.saturating_add(HORIZON));
         let level = ((self.now ^ deadline).ilog2() / SLOT_BITS) as usize;
-        // The top wheel goes round: what lies ahead by less than a turn has a slot of its own.
+        // The coarsest wheel is circular: it has a slot for each deadline that is less than one turn ahead.
         let level = level.min(LEVELS - 1);
         let slot = (deadline >> (SLOT_BITS * level as u32)) as usize % SLOTS;
         level * SLOTS + slot

@@ -14,7 +14,7 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(900);
 /// Functions named when a budget is exceeded.
 const HOT_SPOTS: usize = 8;
 
-/// The functions in which is counted: a worker's turn, and those of the driver that stand for one.
+/// The functions whose cost is counted: a worker's turn, and functions of the driver that stand for one.
 const COUNTED: [&str; 7] = [
     "hairpin_server::local::Local::turn",
     "cost::engine::engine_turn",
@@ -41,7 +41,7 @@ pub(super) struct Cost {
     pub(super) name: String,
     /// Instructions per operation, or allocations or system calls per 1,000 operations.
     pub(super) value: f64,
-    /// What of it is spent where, the largest share first.
+    /// The cost of each function or system call, the largest share first.
     pub(super) hot: Vec<(String, f64)>,
 }
 

@@ -1,9 +1,9 @@
 //! `cargo xtask budgets`: what each operation may cost, in user-space instructions, in heap allocations and in system
 //! calls.
 //!
-//! Times vary with the weather; these three numbers do not. The example `cost` of the crate hairpin does the same
-//! operations over and over in one thread, once under callgrind and once under strace. `hairpin/budgets.toml` has the
-//! limit of each operation. A higher cost fails the test command, so that a change either avoids the cost or states it.
+//! Times differ from run to run; these three numbers do not. The example `cost` of the crate hairpin repeats the same
+//! operations in one thread, once under callgrind and once under strace. `crates/hairpin/budgets.toml` has the limit of
+//! each operation. A higher cost fails the test command, so that a change either avoids the cost or states it.
 
 mod counting;
 mod file;

@@ -205,7 +205,7 @@ impl Server {
         let Ended::Exited(status) = ended else {
             anyhow::bail!("it did not stop within 10 s of SIGTERM")
         };
-        // coturn has its own opinion of its exit status.
+        // The exit status of coturn does not show whether it ended normally.
         ensure!(
             status.success() || self.kind == Kind::Coturn,
             "it ended with {status}: {}",
@@ -287,8 +287,8 @@ fn coturn_arguments(port: u16, setup: &ServerSetup) -> Vec<String> {
     arguments
 }
 
-/// Ports for servers and clients of these tests: below those that the kernel gives to connections (32768 and above on
-/// Linux), so that no connection of a test that runs at the same time takes one.
+/// Ports for servers and clients of these tests. The kernel gives higher ports to connections (32768 and above on
+/// Linux). So no connection of a test that runs at the same time takes one.
 const TEST_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 
 /// The first of `count` consecutive ports of [`TEST_PORTS`], an even one. They are free for UDP and TCP on both

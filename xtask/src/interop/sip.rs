@@ -247,7 +247,7 @@ fn sipp_answers_one(
         .logs
         .join(format!("{}-uas.log", name.replace(' ', "-")));
     let mut answering = Process::start("SIPp as UAS", command, log)?;
-    // It says nothing that could be waited for; the port is taken when it listens.
+    // The program does not print when it is ready. So the test waits until the port is taken.
     let deadline = Instant::now() + START_TIMEOUT;
     while !is_taken(port, transport) {
         answering.assert_running()?;

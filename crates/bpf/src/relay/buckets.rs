@@ -1,9 +1,9 @@
 //! One rate limit for each allocation, and for each group of allocations: a user, a source, a realm, the server. The
 //! programs on all processors and user space charge them alike: the memory is shared, so it does not matter who relays.
 //!
-//! The generic cell rate algorithm keeps one number, the time at which all that was sent would have been sent at the
-//! allowed rate. A datagram passes while that is at most one burst ahead of now. Its own cost does not matter then, so
-//! no size of datagram is starved.
+//! The generic cell rate algorithm keeps one time. At this time, all earlier datagrams would have been sent at the
+//! allowed rate. A datagram passes if this time is at most one burst after now. The size of the datagram itself does
+//! not count, so large datagrams pass, too.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ pub const BUCKET_GROUPS: usize = 4;
 
 const _: () = assert!(size_of::<Bucket>() == 48);
 
-/// How often a lost race for a bucket is run again before the datagram passes uncharged.
+/// How often an update of a bucket is tried. If another thread is faster each time, the datagram passes uncharged.
 const MAX_ATTEMPTS: u32 = 4;
 
 impl Bucket {
@@ -40,12 +40,12 @@ impl Bucket {
     pub fn scale(bytes_per_second: u64) -> u32 {
         match (1_000_000_000_u64 << 10).checked_div(bytes_per_second) {
             None => 0,
-            // The fastest that is a limit at all is 1 TB/s.
+            // The highest limit is 1 TB/s.
             Some(scale) => u32::try_from(scale.max(1)).unwrap_or(u32::MAX),
         }
     }
 
-    /// Starts afresh with this rate (see [`Bucket::scale`]) and this burst in microseconds of it.
+    /// Resets the bucket to this rate (see [`Bucket::scale`]), and to a burst of this many microseconds at the rate.
     pub fn set(&self, scale: u32, burst_us: u32) {
         self.scale.store(0, Relaxed);
         self.tat_ns.store(0, Relaxed);
@@ -146,7 +146,7 @@ impl Buckets {
         })
     }
 
-    /// In memory that no program charges: for a server that relays in user space only.
+    /// Makes buckets in memory that no BPF program charges, for a server that relays in user space only.
     ///
     /// # Errors
     /// If there is no address space.

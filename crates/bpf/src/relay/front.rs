@@ -28,7 +28,8 @@ impl Relay {
         self.object.own_program("relay_xdp")
     }
 
-    /// Puts another process's XDP program behind this one, which was loaded by [`Relay::load_in_front`], or none.
+    /// Makes this program call another process's XDP program for packets that it does not relay; `None` calls none.
+    /// This program must have been loaded by [`Relay::load_in_front`].
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -36,7 +37,7 @@ impl Relay {
         // SAFETY: `relay_maps.h` has an array of programs, whose keys and values have 4 bytes.
         let map = unsafe { RawMap::<4, 4>::new(self.object.own_map("BEHIND")?, 1) };
         let Some(program) = program else {
-            // Not there is as good.
+            // An error says that there is no entry.
             let _ = map.remove(&BEHIND);
             return Ok(());
         };
@@ -44,7 +45,7 @@ impl Relay {
             .map_err(|source| element("BEHIND", source))
     }
 
-    /// As [`Relay::attach_xdp`], in place of another process's program, which that one has attached by this link.
+    /// As [`Relay::attach_xdp`], but replaces the program that another process has attached by this link.
     ///
     /// # Errors
     /// As [`Relay::attach_xdp`].
@@ -57,9 +58,9 @@ impl Relay {
         self.load_xdp()?;
         self.set_interface(interface, interface, address)?;
         let attached = Attached { link, interface };
-        let replaced = self.replace_again(&attached);
+        let replaced = self.replace_program(&attached);
         if replaced.is_err() {
-            // What says so first counts.
+            // The first error is returned.
             let _ = self.forget_interface(interface);
         }
         replaced.map(|()| attached)
@@ -69,7 +70,7 @@ impl Relay {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn replace_again(&mut self, attached: &Attached) -> Result<(), BpfError> {
+    pub fn replace_program(&mut self, attached: &Attached) -> Result<(), BpfError> {
         let program = self.object.program::<Xdp>("relay_xdp")?.fd()?.as_fd();
         sys::update_link(attached.link.as_fd(), program)
             .map_err(|source| BpfError::attach(attached.interface, AttachType::Xdp, source))

@@ -1,4 +1,4 @@
-//! The gate: what clsact attaches in place of the tc program, where the kernel has no TCX.
+//! The gate: the program that clsact attaches in place of the tc program if the kernel has no TCX.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,14 +11,14 @@ use crate::object::Object;
 use crate::reason::Kernel;
 use crate::sys::{self, AttachType};
 
-/// What the gate needs: it is the tc program that needs more.
+/// The oldest kernel for the gate. The tc program behind it requires a newer kernel.
 const NEEDS: Kernel = Kernel(5, 1);
 
 /// A small program that calls the tc program, for one clsact filter.
 ///
-/// A clsact filter outlives the process that attached it. The kernel empties the gate's array of programs when its last
-/// descriptor is closed. This value has it. So when it is dropped, or the process is killed, the filter passes every
-/// packet.
+/// A clsact filter outlives the process that attached it. The kernel empties the gate's array of programs when the last
+/// descriptor of the array is closed. Only this value has that descriptor. So after this value is dropped, or the
+/// process is killed, the filter passes every packet.
 pub struct Gate {
     /// Holds the array's only descriptor.
     _object: Object,
@@ -42,7 +42,7 @@ impl Gate {
 }
 
 impl AsFd for Gate {
-    /// The program, which a filter is made of.
+    /// The program to attach as a filter.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
     }
@@ -60,7 +60,8 @@ impl Relay {
     /// # Errors
     /// When the kernel refuses the program.
     pub fn has_tcx(&mut self) -> Result<bool, BpfError> {
-        /// No interface has this index: a kernel with TCX says so, one without does not get so far.
+        /// No interface has this index. A kernel with TCX reports that. A kernel without TCX fails earlier, with
+        /// EINVAL.
         const NO_INTERFACE: u32 = 0;
         self.load_tc()?;
         let program = self.object.program::<SchedClassifier>("relay_tc")?;

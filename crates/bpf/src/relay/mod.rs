@@ -48,27 +48,27 @@ use layout::{INTERFACE_BYTES, LISTENER_BYTES, SETTINGS_BYTES};
 /// How many listener ports the programs can distinguish from other traffic.
 pub const MAX_LISTENER_PORTS: usize = 8;
 
-/// How many addresses of listeners Binding requests are answered for.
+/// The maximum number of listener addresses at which the programs answer Binding requests.
 pub const MAX_LISTENERS: u32 = 1024;
 
 /// What both programs need: atomic operations that return the old value.
 const NEEDS: Kernel = Kernel(5, 12);
 
-/// Interfaces are kept by the low bits of their index.
+/// The number of interface slots. An interface uses the slot of its index modulo this number.
 const INTERFACE_SLOTS: u32 = 256;
 
 /// Bytes of `PathTotals` on each processor.
 const TOTALS_BYTES: usize = PathTotals::COUNT * 8;
 
-/// What the programs are loaded for. It cannot change while they run.
+/// The settings with which the programs are loaded. They cannot change while the programs run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The ports that clients send to over UDP: 1 to [`MAX_LISTENER_PORTS`].
     pub listener_ports: Vec<u16>,
     /// The ports that relays may have. A listener's port in the range is a listener's.
     pub relay_ports: RangeInclusive<u16>,
-    /// How many channels fit. The kernel keeps 512 bytes for each from the start, of a number rounded up to a power of
-    /// two.
+    /// The maximum number of channels. The kernel reserves 512 bytes for each of them when it makes the maps, after
+    /// rounding the number up to a power of two.
     pub channels: u32,
     /// How many rate limits: of allocations and of their groups.
     pub buckets: u32,
@@ -141,7 +141,7 @@ impl Relay {
         Relay::load_as(settings, true)
     }
 
-    /// Loads the programs and opens their maps. `is_in_front`: the program for XDP calls another process's program for
+    /// Makes the maps, and loads no program yet. `is_in_front`: the XDP program calls another process's program for
     /// packets that it does not relay.
     fn load_as(settings: &Settings, is_in_front: bool) -> Result<Relay, BpfError> {
         let places = places(settings)?;
@@ -223,7 +223,7 @@ impl Relay {
         match attached {
             Ok(link) => Ok(Attached { link, interface }),
             Err(error) => {
-                // What says so first counts.
+                // The first error is returned.
                 let _ = self.forget_interface(interface);
                 Err(error)
             }
@@ -274,8 +274,8 @@ impl Relay {
             .map_err(|source| element("INTERFACES", source))
     }
 
-    /// Frees an interface's place, once nothing is attached to it any more: another one, whose index is equal modulo
-    /// 256, may have it.
+    /// Frees the slot of an interface. Call it when nothing is attached to the interface any more. Then another
+    /// interface whose index is equal modulo 256 can use the slot.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -293,7 +293,7 @@ impl Relay {
     }
 
     /// How many frames the XDP program has passed on this interface because their checksum looks as if it were to be
-    /// completed by hardware. One in 65,536 frames looks so by chance; if most do, the interface is no place for XDP.
+    /// completed by hardware. One in 65,536 frames looks so by chance. If most do, do not attach XDP to this interface.
     pub fn partial_checksums(&self, interface: u32) -> u64 {
         let mut bytes = [0; INTERFACE_BYTES];
         let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
@@ -305,7 +305,7 @@ impl Relay {
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Answers Binding requests to this address, one of a listener's (never a wildcard), or no longer does.
+    /// Sets whether the programs answer Binding requests to this address of a listener, which is never a wildcard.
     ///
     /// # Errors
     /// When there are more than [`MAX_LISTENERS`].
@@ -315,12 +315,12 @@ impl Relay {
             let set = self.listeners.set(&key, &[1, 0, 0, 0]);
             return set.map_err(|source| element("LISTENERS", source));
         }
-        // Not there is as good.
+        // An error says that there is no entry.
         let _ = self.listeners.remove(&key);
         Ok(())
     }
 
-    /// Limits the Binding requests that the kernel answers to this number; 0: none.
+    /// Limits the Binding requests that the programs answer. `None`: they answer none.
     ///
     /// # Errors
     /// When the kernel refuses the map write, which it has no reason to.
@@ -329,7 +329,7 @@ impl Relay {
         self.write_settings()
     }
 
-    /// Relays what is in the table, as after loading, or leaves everything to user space.
+    /// Sets whether the programs relay the flows of the table, as after loading, or pass everything to user space.
     ///
     /// # Errors
     /// When the kernel refuses the map write, which it has no reason to.

@@ -15,8 +15,8 @@ const USABLE_XDP_TX: u8 = 4;
 /// A next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// CLOCK_MONOTONIC in nanoseconds: from then on it is not to be believed, and packets pass to user space. Seen up
-    /// to a timer tick late.
+    /// The time at which this next hop becomes invalid, CLOCK_MONOTONIC in nanoseconds. From then on, packets pass to
+    /// user space. The programs notice it up to a timer tick late.
     pub good_until_ns: u64,
     /// The interface to leave by.
     pub interface: u32,
@@ -24,7 +24,7 @@ pub struct NextHop {
     pub mtu: u16,
     /// Whether the interface takes frames that XDP redirects from another interface: its driver has `ndo_xdp_xmit`.
     pub usable_xdp: bool,
-    /// Whether XDP may send out of the interface what came by it (`XDP_TX`): the program is attached there.
+    /// Whether XDP may send a frame out of the interface that it arrived on (`XDP_TX`): the program is attached there.
     pub usable_xdp_tx: bool,
     /// Whether the interface takes packets from tc.
     pub usable_tc: bool,
@@ -61,7 +61,7 @@ impl NextHops {
         self.length <= 1
     }
 
-    /// Writes a next hop. A packet in transit may meet old and new parts of it.
+    /// Writes a next hop. A program that reads it at the same time may see old and new parts of it.
     ///
     /// # Errors
     /// When there is no such index, or it is 0.

@@ -1,4 +1,4 @@
-//! Running the programs on a frame that comes from nowhere and goes nowhere: BPF_PROG_TEST_RUN.
+//! Test runs of the programs (BPF_PROG_TEST_RUN): the frame neither arrives nor leaves by an interface.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use aya::{TestRun, TestRunOptions};
 use super::Relay;
 use crate::BpfError;
 
-/// What a program says is to become of a frame.
+/// The verdict of a program on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// On to the stack.
@@ -26,7 +26,7 @@ pub enum Verdict {
 /// A run of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramRun {
-    /// What it said, the last time.
+    /// The verdict of the last run.
     pub verdict: Verdict,
     /// The frame afterwards.
     pub frame: Vec<u8>,
@@ -70,8 +70,8 @@ impl Relay {
         })
     }
 
-    /// Runs the tc program so often, each time on what the last run left, as if from interface 1. `segments` presents
-    /// the frame as a packet of several datagrams.
+    /// Runs the tc program `repeat` times, each time on the result of the last run. Packets arrive as if from interface
+    /// 1. `segments` presents the frame as a packet of several datagrams.
     ///
     /// # Errors
     /// When the kernel refuses the run.

@@ -44,7 +44,7 @@ pub struct FlowEntry {
     /// address under which *its* client knows the sender. The flow of (`source`, `destination`, no channel) names the
     /// next step. Then `next_hop` is not looked at, and `channel` is `None`.
     pub own_relay: bool,
-    /// Index of the next hop; what is none (0, or out of range) makes the packets pass to user space.
+    /// Index of the next hop. If there is none (0, or out of range), the packets pass to user space.
     pub next_hop: u32,
     /// Index of the allocation's rate limit; `None` has none.
     pub bucket: Option<u32>,
@@ -106,7 +106,7 @@ struct Tail {
 
 const _: () = assert!(size_of::<Tail>() == 64);
 
-/// What `settling` holds of a flow that is settled, and of one that no packet has been seen of.
+/// The value of `settling` of a settled flow, and of a new flow that has no packet yet.
 const IS_SETTLED: u64 = 0;
 const IS_FRESH: u64 = 1;
 
@@ -283,7 +283,7 @@ impl Shared {
         end(flow, version);
     }
 
-    /// Changes what is known of a flow, and nothing else.
+    /// Replaces the entry of a flow. Its counts stay.
     fn replace(&self, at: u32, image: &FlowWords) {
         let flow = self.flow(at);
         let settled = self.flags(at) & layout::SETTLED;
@@ -356,7 +356,7 @@ fn begin(flow: &Flow) -> u32 {
     version
 }
 
-/// The flow is whole again.
+/// Makes the version even: programs use the flow again.
 fn end(flow: &Flow, version: u32) {
     flow.words[word::VERSION].store(version.wrapping_add(1), Ordering::Release);
 }

@@ -63,9 +63,9 @@ totals! {
     pass_fragment,
     /// Lengths that do not agree.
     pass_length,
-    /// No next hop, or one that is not to be believed any longer.
+    /// No next hop, or one that is no longer valid.
     pass_next_hop,
-    /// In XDP only: a checksum that the sender has left to be completed.
+    /// In XDP only: a partial checksum, which the sender has left to hardware.
     pass_partial,
     /// In tc only: a packet of several datagrams.
     pass_gso,

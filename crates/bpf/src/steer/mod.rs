@@ -7,7 +7,7 @@
 //! ```
 //! One program, one table of sockets and one of flows serve all groups: a slot is one socket of one group. The table of
 //! flows is a plain hash, so an entry stays until it is removed. If it is full, [`Flows::insert`] returns an error, and
-//! the kernel's hash places the flow. Everything vanishes with the sockets and the last handle: nothing is pinned.
+//! the kernel's hash selects the socket. Nothing is pinned: all ends with the sockets and the last handle.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -26,7 +26,7 @@ use crate::reason::Kernel;
 /// Refuse an entry that is there already (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
 
-/// What the program needs: comparisons of 32 bits.
+/// The program requires BPF instructions that compare 32 bits.
 const NEEDS: Kernel = Kernel(5, 1);
 
 /// The number of UDP in IP headers.
@@ -60,7 +60,7 @@ impl Steering {
         Ok(sockets.set(slot, &socket.as_fd().as_raw_fd(), 0)?)
     }
 
-    /// Lets the program choose in the group of this socket, for as long as the group exists.
+    /// Attaches the program to the group of this socket. It selects the socket of each datagram while the group exists.
     ///
     /// # Errors
     /// When the kernel refuses, as it does for a socket without SO_REUSEPORT.

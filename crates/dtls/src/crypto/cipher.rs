@@ -159,7 +159,7 @@ impl Opener {
         })
     }
 
-    /// Opens a fragment in place and says where in it the contents are.
+    /// Decrypts a fragment in place. Returns the range of its contents.
     pub(crate) fn open(
         &mut self,
         header: &Header,

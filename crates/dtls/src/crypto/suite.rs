@@ -3,7 +3,7 @@
 use aws_lc_rs::{aead, digest, tls_prf};
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
-/// Which certificates a cipher suite goes with.
+/// The kind of certificate that a cipher suite requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authentication {
     /// ECDSA, and Ed25519 (RFC 8422 §2).
@@ -84,8 +84,8 @@ impl Suite {
         SUITES.iter().find(|suite| suite.id == id)
     }
 
-    /// The suite for a client's list and our certificate. A client that lists ChaCha20 before all others that we share
-    /// has no AES instructions, so it gets it.
+    /// The suite for a client's list and our certificate. A client whose first shared suite has ChaCha20 has no AES
+    /// instructions, so the server selects this suite.
     pub(crate) fn choose(
         offered: impl Iterator<Item = u16> + Clone,
         authentication: Authentication,

@@ -8,7 +8,7 @@ use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
 use hashbrown::HashTable;
 
-/// A table with more free room than this gives memory back.
+/// A table with at most this capacity keeps its memory.
 const KEPT_ENTRIES: usize = 64;
 
 /// An IPv4 address or an IPv6 /64, the usual network of one customer.

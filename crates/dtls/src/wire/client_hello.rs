@@ -5,7 +5,8 @@ use super::{DTLS12, Reader, extension, put_u16, u16s, vector8, vector16};
 /// Stands for an empty renegotiation_info in a list of cipher suites (RFC 5746 §3.3).
 const EMPTY_RENEGOTIATION_INFO_SCSV: u16 = 0x00ff;
 
-/// Everything before the extensions: what the first fragment must hold, and what the cookie is computed over.
+/// The part before the extensions. The first fragment must hold it. The HMAC in the cookie is over this part, without
+/// the cookie itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start<'a> {
     pub(crate) version: u16,
@@ -20,7 +21,7 @@ pub(crate) struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    /// Reads the start of a body; what is left are the extensions.
+    /// Reads the start of a body. The extensions are left in `reader`.
     pub(crate) fn take(reader: &mut Reader<'a>) -> Option<Start<'a>> {
         let whole = *reader;
         let version = reader.u16()?;
@@ -115,7 +116,7 @@ impl<'a> ClientHello<'a> {
         u16s(self.start.suites)
     }
 
-    /// The groups that the client supports; none named means that it left the choice to us (RFC 8422 §4).
+    /// The groups that the client supports. `None`: the client names none, and the server may select any (RFC 8422 §4).
     pub(crate) fn groups(&self) -> Option<impl Iterator<Item = u16> + 'a> {
         self.groups.map(u16s)
     }

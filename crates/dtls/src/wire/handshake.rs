@@ -37,7 +37,7 @@ pub(crate) struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// Takes the first fragment of a record.
+    /// Takes the next fragment from a record.
     pub(crate) fn take(reader: &mut Reader<'a>) -> Option<Fragment<'a>> {
         let kind = reader.u8()?;
         let length = reader.u24()?;

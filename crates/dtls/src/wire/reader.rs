@@ -66,13 +66,13 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// The rest, if nothing must follow.
+    /// `None` if bytes are left.
     pub(crate) fn end(self) -> Option<()> {
         self.is_empty().then_some(())
     }
 }
 
-/// The 16-bit values of a vector of them; a last odd byte is left out, the caller refuses it.
+/// The 16-bit values of a vector. Ignores a last odd byte: the caller must refuse such a vector.
 pub(crate) fn u16s(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
     bytes
         .chunks_exact(2)

@@ -45,7 +45,7 @@ pub(crate) struct Header {
     pub(crate) version: u16,
     pub(crate) epoch: u16,
     pub(crate) sequence: u64,
-    /// Of the fragment, which is wholly there.
+    /// Length of the fragment. `parse` has checked that the fragment is complete.
     pub(crate) length: usize,
 }
 

@@ -95,7 +95,7 @@ impl<'a> ServerHello<'a> {
         Ok(hello)
     }
 
-    /// The version, and what stands before the extensions if compression is off.
+    /// The version, and the fields before the extensions. The fields are `None` if the server has selected compression.
     fn fixed(reader: &mut Reader<'a>) -> Option<(u16, Option<ServerHello<'a>>)> {
         let version = reader.u16()?;
         let random = reader.array::<32>()?;
@@ -138,7 +138,7 @@ impl<'a> ServerHello<'a> {
                 self.protocol = names.vector8();
                 self.protocol.is_some() && names.is_empty()
             }
-            // RFC 5246 §7.4.1.4: a server answers what was offered, and nothing else.
+            // RFC 5246 §7.4.1.4: a server may only send extensions that the client has sent.
             _ => return Err(BadServerHello::Extension),
         };
         (read && reader.is_empty())
@@ -150,7 +150,7 @@ impl<'a> ServerHello<'a> {
 /// The body of a HelloVerifyRequest.
 pub(crate) fn hello_verify(cookie: &[u8; cookie::LENGTH]) -> [u8; 3 + cookie::LENGTH] {
     let mut body = [0; 3 + cookie::LENGTH];
-    // RFC 6347 §4.2.1: version 1.0 here says nothing about the version to come.
+    // RFC 6347 §4.2.1: the server sends version 1.0 here, whichever version it negotiates later.
     body[..2].copy_from_slice(&DTLS10.to_be_bytes());
     body[2] = cookie::LENGTH as u8;
     body[3..].copy_from_slice(cookie);

@@ -13,7 +13,7 @@ fn vector(out: &mut Vec<u8>, width: usize, write: impl FnOnce(&mut Vec<u8>)) {
     out[start..start + width].copy_from_slice(&length[8 - width..]);
 }
 
-/// What `write` appends, after its length in one byte.
+/// Appends a vector of TLS: its length in one byte, then what `write` appends.
 pub(crate) fn vector8(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     vector(out, 1, write);
 }

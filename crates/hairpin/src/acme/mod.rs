@@ -44,7 +44,7 @@ const MIN_ORDER_INTERVAL: Duration = Duration::from_secs(3_600);
 /// Time until the ACME server is asked for its suggestion again, if it does not say.
 const ASK_AGAIN: Duration = Duration::from_secs(6 * 3_600);
 
-/// How orders went.
+/// The outcomes of orders.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) succeeded: AtomicU64,
@@ -91,7 +91,8 @@ pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Op
 }
 
 impl AcmeSockets {
-    /// The same once more, with copies of the sockets: for a server that hands over, and may have to serve again.
+    /// A copy with duplicates of the sockets. A server that hands over in an upgrade keeps it, because it may have to
+    /// serve again.
     ///
     /// # Errors
     /// When no file descriptor is left.
@@ -210,7 +211,8 @@ impl Client {
                 Ok(()) => {
                     failures = 0;
                     self.counters.succeeded.fetch_add(1, Ordering::Relaxed);
-                    // A server that always suggests the past must not get one order after the other.
+                    // An ACME server may always suggest a time in the past. Even then it must not get one order after
+                    // the other.
                     let lifetime_s = self.certificate().map_or(0, |info| {
                         info.expires_unix_s.saturating_sub(info.begins_unix_s)
                     });

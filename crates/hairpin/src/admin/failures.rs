@@ -405,7 +405,7 @@ fn sip(all: &mut Vec<Reason>, stats: &Stats) {
     );
     add(
         "dns".to_owned(),
-        sip.dns_questions[2] + sip.dns_questions[3],
+        sip.dns_queries[2] + sip.dns_queries[3],
         "DNS queries failed.",
         "Check sip.resolvers and /etc/resolv.conf.",
     );

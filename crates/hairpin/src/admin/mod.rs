@@ -107,7 +107,8 @@ fn explain(address: SocketAddr, error: &std::io::Error) -> anyhow::Error {
 }
 
 impl AdminSocket {
-    /// The same once more, with a copy of the socket: for a server that hands over, and may have to serve again.
+    /// A copy with a duplicate of the socket. A server that hands over in an upgrade keeps it, because it may have to
+    /// serve again.
     ///
     /// # Errors
     /// When no file descriptor is left.
@@ -260,7 +261,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // It has logged what it died of, if it did.
+            // The panic hook has reported a panic of the thread.
             let _ = thread.join();
         }
     }

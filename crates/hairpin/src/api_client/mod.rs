@@ -142,7 +142,7 @@ impl Client {
         let value: Option<Value> = serde_json::from_slice(body).ok();
         let problem = value.as_ref().filter(|_| is_problem);
         let detail = problem.map_or("", |problem| problem["detail"].as_str().unwrap_or_default());
-        // Nothing that another machine sends may drive the terminal.
+        // Text of another machine must not contain control sequences for the terminal.
         let detail = &*printable(detail);
         match status {
             StatusCode::OK if value.is_some() => return Ok(Ok(value.unwrap_or_default())),

@@ -151,7 +151,7 @@ mod tests {
     use server::certificates::CertificateFiles;
 
     #[test]
-    fn certificates_for_other_listeners_are_no_lack_of_certificates() {
+    fn the_summary_distinguishes_no_certificate_and_certificates_for_other_listeners() {
         let loaded = config::load(&config::Inputs::default());
         let mut config = loaded.config.clone().unwrap();
         let lines = |config: &Config| {

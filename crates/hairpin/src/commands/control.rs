@@ -1,4 +1,5 @@
-//! `hairpin status`, `hairpin reload` and `hairpin drain`: what they have a running server do, and say of it.
+//! `hairpin status`, `hairpin reload` and `hairpin drain`: they send a command to a running server, and print its
+//! response.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -19,7 +19,7 @@ pub(super) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// `text` without what could drive a terminal: some of it comes from the network.
+/// `text` with a question mark in place of each control character, because some of it comes from the network.
 pub(crate) fn printable(text: &str) -> String {
     let plain = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(plain).collect()

@@ -1,12 +1,12 @@
-//! What the status of the process says besides 0 and 1.
+//! The exit statuses of the process besides 0 and 1.
 
 use std::process::ExitCode;
 
-/// The arguments make no sense: as clap has it.
+/// The arguments are wrong. clap uses the same status.
 const USAGE: u8 = 2;
 /// A server changed, misdirected or repeated what it should pass on.
 const DAMAGED: u8 = 98;
-/// A threshold was crossed: as load generators have it.
+/// A threshold was crossed. Other load generators use the same status.
 const THRESHOLD: u8 = 99;
 
 /// Says what is wrong with the arguments.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use server::signals::Signals;
 
-/// How often the thread that waits for signals looks up, for no reason but to be stoppable.
+/// How often the thread that waits for signals checks whether it must end.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Status after a second Ctrl-C, as shells have it.
 const INTERRUPTED: i32 = 130;

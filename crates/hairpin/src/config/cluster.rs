@@ -199,7 +199,7 @@ impl Cluster {
         ClusterKeys::new(self.secret.0.as_bytes()).ok()
     }
 
-    /// Where nodes meet, if they do.
+    /// The engine that the nodes share, if there is one.
     pub(crate) fn engine(&self) -> Option<Options> {
         (!self.engine.0.is_empty()).then(|| Options {
             url: self.engine.0.clone(),

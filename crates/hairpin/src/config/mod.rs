@@ -131,7 +131,7 @@ pub(crate) struct Config {
     pub(crate) busy_poll_us: u32,
     /// Where the control socket is, if there is one.
     pub(crate) control_socket: ControlSocket,
-    /// Where what survives a restart is kept.
+    /// The directory of what survives a restart.
     pub(crate) state_dir: StateDir,
     /// SOFTWARE in responses to authenticated requests, if any.
     pub(crate) software: Option<String>,

@@ -16,7 +16,7 @@ use super::source::{Located, Location, SourceId};
 use super::suggest::nearest;
 use super::{expand, includes};
 
-/// What a file stands in.
+/// What is given beside a file while the file is read.
 pub(super) struct Context<'a> {
     /// The environment of the process, for references.
     pub(super) environment: &'a [(OsString, OsString)],
@@ -85,6 +85,7 @@ fn syntax_error(at: &Location, message: &str, word: bool) -> Diagnostic {
     Diagnostic::error(at, format!("not valid TOML: {message}")).help(help)
 }
 
+/// Reads one section of a document into `settings`, and reports each mistake.
 fn section(
     (source, context): (SourceId, &Context<'_>),
     name: &Spanned<DeString<'_>>,

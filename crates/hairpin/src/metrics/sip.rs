@@ -55,10 +55,10 @@ fn own_requests(page: &mut Page, sum: &SipCounters) {
 
 fn names(page: &mut Page, sum: &SipCounters) {
     page.counters(
-        "hairpin_sip_dns_questions_total",
+        "hairpin_sip_dns_queries_total",
         "DNS queries, by outcome.",
         "outcome",
-        DNS_OUTCOMES.into_iter().zip(sum.dns_questions),
+        DNS_OUTCOMES.into_iter().zip(sum.dns_queries),
     );
     page.counter(
         "hairpin_sip_dns_seconds_total",
@@ -66,7 +66,7 @@ fn names(page: &mut Page, sum: &SipCounters) {
         nanoseconds(sum.dns_time_ns),
     );
     page.gauge(
-        "hairpin_sip_dns_questions_open",
+        "hairpin_sip_dns_queries_open",
         "DNS queries that are open.",
         sum.dns_open,
     );

@@ -49,7 +49,7 @@ pub(crate) const GAUGES: [&str; 8] = [
     "hairpin_sip_forwarding ",
     "hairpin_sip_calls ",
     "hairpin_sip_connections ",
-    "hairpin_sip_dns_questions_open ",
+    "hairpin_sip_dns_queries_open ",
 ];
 
 /// Counters of what must not happen.

@@ -13,7 +13,7 @@ const HEADER_LEN: usize = 16;
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message<'a> {
-    /// RTM_ something.
+    /// The message type, for example RTM_NEWLINK.
     pub(super) kind: u16,
     /// The number of the request that it answers; 0 for an event.
     pub(super) sequence: u32,
@@ -36,7 +36,7 @@ impl Message<'_> {
     }
 }
 
-/// The messages of one datagram. What is cut off is left out.
+/// The messages of one datagram. A truncated message is left out.
 pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {

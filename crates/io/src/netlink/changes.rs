@@ -25,13 +25,13 @@ pub enum NetworkChange {
     Interface,
     /// An address, a route or a rule.
     Route,
-    /// A neighbour is now so.
+    /// A neighbour has this state now.
     Neighbour(Neighbour),
-    /// More has changed than could be kept: everything is to be asked for anew.
+    /// The queue of changes has overflowed: query everything again.
     Overflow,
 }
 
-/// Tells what changes in the namespace that its thread was in when it was opened. To be watched by a
+/// Reports changes in the network namespace that its thread was in when it was opened. Add it to a
 /// [`Poller`](crate::Poller).
 #[derive(Debug)]
 pub struct NetworkChanges {
@@ -64,7 +64,8 @@ impl NetworkChanges {
     fn open_groups(groups: u32) -> io::Result<NetworkChanges> {
         let socket = sys::netlink::event_socket()?;
         sys::netlink::subscribe(socket.as_fd(), groups)?;
-        // A flood of neighbours should not overflow at once; the unprivileged get what they may.
+        // Many changes of neighbours must not overflow the queue. Without CAP_NET_ADMIN, this fails and the default
+        // applies.
         let _ = sys::socket::setsockopt(
             socket.as_fd(),
             libc::SOL_SOCKET,

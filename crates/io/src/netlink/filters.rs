@@ -42,7 +42,7 @@ pub struct Filter {
     pub priority: u16,
     /// Its number among the filters of one priority.
     pub handle: u32,
-    /// What classifies, such as `bpf` or `flower`.
+    /// The kind of classifier, such as `bpf` or `flower`.
     pub kind: String,
     /// Of a BPF filter: the name that its owner gave it.
     pub name: Option<String>,
@@ -65,7 +65,8 @@ impl Netlink {
         }
     }
 
-    /// Takes the clsact queueing discipline from an interface, unless it holds filters. Returns whether it did.
+    /// Removes the clsact queueing discipline from an interface, unless it holds filters. Returns whether it was
+    /// removed.
     ///
     /// # Errors
     /// ENOENT or EINVAL if the interface has none, `PermissionDenied` without CAP_NET_ADMIN.

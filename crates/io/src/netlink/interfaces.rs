@@ -37,7 +37,7 @@ pub struct NetworkInterface {
     pub below: Option<u32>,
     /// The bond or bridge that it belongs to.
     pub master: Option<u32>,
-    /// The bond that it belongs to takes nothing from it at this moment.
+    /// It is a backup device of a bond: the stack drops what it receives.
     pub backup: bool,
     /// The number of the XDP program that it runs, if any.
     pub xdp: Option<u32>,

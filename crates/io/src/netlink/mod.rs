@@ -74,8 +74,8 @@ impl Netlink {
         })
     }
 
-    /// Makes two interfaces that are each other's wire. Both are down, and both go when either
-    /// does.
+    /// Makes a veth pair: each interface receives what the other one sends. Both are down. If one is
+    /// deleted, so is the other one.
     ///
     /// # Errors
     /// `AlreadyExists` for a taken name, `PermissionDenied` without CAP_NET_ADMIN.
@@ -130,7 +130,7 @@ impl Netlink {
         self.transact(request)
     }
 
-    /// Fixes the link-layer address behind a neighbour's address: no ARP, ever.
+    /// Sets the link-layer address of a neighbour permanently, so that the kernel never uses ARP for it.
     ///
     /// # Errors
     /// ENODEV if there is no such interface.

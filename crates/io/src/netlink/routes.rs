@@ -1,4 +1,4 @@
-//! Which way a packet would go.
+//! The route that a packet would take.
 
 use std::io;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
     /// The largest packet for this way, if it differs from the interface's, in bytes.
     pub mtu: Option<u32>,
-    /// The packet would be wrapped into another on the way.
+    /// The route encapsulates the packet in another one (RTA_ENCAP_TYPE).
     pub wrapped: bool,
 }
 
@@ -178,7 +178,7 @@ fn rule_prefix(message: &Message<'_>) -> Option<RoutePrefix> {
     is_rule.then(|| prefix(message, FRA_DST, false))?
 }
 
-/// The prefix of a message, whose address is in an attribute; it lacks with a length of 0.
+/// The prefix of a message. Its address is in an attribute, which is absent if the length is 0.
 fn prefix(message: &Message<'_>, destination: u16, separates: bool) -> Option<RoutePrefix> {
     let (family, length) = (*message.body.first()?, *message.body.get(1)?);
     let mut found = attributes(message.body, HEADER_BYTES).filter(|(kind, _)| *kind == destination);

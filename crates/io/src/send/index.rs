@@ -1,4 +1,4 @@
-//! A hash index that is emptied in no time: entries carry the stamp of the batch they belong to.
+//! A hash index that `clear` empties in constant time: each entry has the stamp of its batch.
 
 /// Finds small numbers (indexes into some vector) by the hash of what they stand for.
 #[derive(Debug)]

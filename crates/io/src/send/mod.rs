@@ -79,7 +79,7 @@ impl<'buf> SendTo<'buf> {
     }
 }
 
-/// What became of pushed datagrams. Every datagram is in `sent` or in exactly one of the other counts.
+/// The results of pushed datagrams. Every datagram is in `sent`, or in exactly one of the counts of dropped datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
     /// Datagrams the kernel took.
@@ -270,8 +270,8 @@ impl<'buf> Outbox<'_, 'buf> {
         self.enqueue(to, datagram, &[], 0);
     }
 
-    /// Cuts `bytes` every `stride` bytes and queues `payload` of each piece, of the last what it has of it. Without
-    /// bytes, or with a `stride` of 0, they are one piece.
+    /// Cuts `bytes` into pieces of `stride` bytes, and queues the range `payload` of each. The last piece may be
+    /// shorter, and has a shorter payload then. Without bytes, or with a `stride` of 0, there is one piece.
     pub fn push_strided(
         &mut self,
         to: &SendTo<'buf>,
@@ -315,8 +315,8 @@ impl<'buf> Outbox<'_, 'buf> {
         self.queue.len() == 0
     }
 
-    /// Sends everything that waits. Returns what became of all that was pushed since the last `flush` or the start,
-    /// including what left early because the queue was full.
+    /// Sends all queued datagrams. Returns the results of all datagrams that were pushed since the last `flush` or the
+    /// start. These include datagrams that were sent early because the queue was full.
     pub fn flush(&mut self) -> Flushed {
         self.transmit();
         let fresh = std::mem::take(&mut self.fresh);

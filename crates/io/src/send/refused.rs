@@ -1,7 +1,7 @@
 //! Destinations towards which GSO was refused: of some size, or altogether.
 //!
-//! A segment larger than the path's MTU cannot be sent with UDP_SEGMENT (EINVAL or EMSGSIZE), but well as a single
-//! datagram that is fragmented. On some paths it fails with EIO: those that IPsec protects, and before Linux 6.12 those
+//! A segment larger than the path's MTU cannot be sent with UDP_SEGMENT (EINVAL or EMSGSIZE), but a single datagram
+//! can: it is fragmented. On some paths it fails with EIO: those that IPsec protects, and before Linux 6.12 those
 //! of a device that leaves checksums to the kernel. The path is remembered, so that such a client costs other clients
 //! nothing, and costs itself no failing system call per batch. The table has a fixed size; a new entry replaces the one
 //! with which it collides.

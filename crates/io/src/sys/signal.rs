@@ -9,7 +9,7 @@ use libc::{c_int, sigaction as Action};
 use super::check;
 
 /// Where the handler writes; -1 before the pipe exists. The descriptor behind it is never closed, so a handler that
-/// runs late on another thread cannot write into a stranger's file.
+/// runs late on another thread cannot write into another file.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
 /// Tells the handler which descriptor to write signal numbers to.

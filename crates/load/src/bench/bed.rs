@@ -1,5 +1,4 @@
-//! The bench bed of one server: its network, the generator at both far ends, and the counters
-//! there.
+//! The test bed of one server: its network, the generator at both far ends, and the counters there.
 
 use std::net::SocketAddr;
 

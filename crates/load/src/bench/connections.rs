@@ -35,7 +35,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// How long to wait for what is on its way after the last send.
 pub(super) const DRAIN_TIME: Duration = Duration::from_millis(30);
 
-/// Connects and allocates, or readies SIP clients. `None` if the scenario is made of frames.
+/// Connects TURN clients and makes their allocations, or prepares SIP clients. `None` if the load of the scenario is
+/// injected frames, which have no connections.
 pub(super) fn open(
     topology: &Topology,
     scenario: &Scenario,
@@ -243,7 +244,7 @@ impl Meter<'_> {
         Ok(Point::new(&before, &after, &sent, busy))
     }
 
-    /// Waits until the server has no more to do with what was sent before.
+    /// Waits until the server has handled everything that was sent before.
     fn wait_until_idle(&self) -> Result<(), SideError> {
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
         const MAX_POLLS: u32 = 50;

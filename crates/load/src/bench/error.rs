@@ -9,7 +9,7 @@ use bpf::BpfError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// Namespaces, devices and BPF programs take root.
+    /// Namespaces, devices and BPF programs require root.
     #[error("the benchmark needs root: it makes network namespaces and loads BPF programs ({0})")]
     NotRoot(io::Error),
     /// Another benchmark would disturb this one, and be disturbed by it.

@@ -1,4 +1,4 @@
-//! How fast the frame generator is: the number to hold against any server before believing its own.
+//! The speed of the frame generator. A server whose goodput comes near it may be faster than the generator can show.
 
 use std::time::Duration;
 
@@ -26,9 +26,8 @@ pub struct GeneratorSpeed {
     pub delivered: f64,
 }
 
-/// Injects ChannelData frames with `payload` bytes unpaced for `duration` into an XDP sink that
-/// counts and checks them. Takes the calling thread to `generator_cpu` for good; the sink runs on
-/// `sink_cpu`.
+/// Injects ChannelData frames with `payload` bytes unpaced for `duration` into an XDP sink that counts and checks them.
+/// Moves the calling thread to `generator_cpu`, where it stays. The sink runs on `sink_cpu`.
 ///
 /// # Errors
 /// [`BenchError`], for want of privileges or processors, or while another benchmark runs.

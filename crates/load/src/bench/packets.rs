@@ -29,7 +29,7 @@ pub(super) const MAX_TRIES: u32 = 3;
 pub(super) const FLOW_WARM_UP_RATE: f64 = 100_000.0;
 /// Where the search begins when nothing is known, in datagrams per second.
 pub(super) const FIRST_RATE: f64 = 50_000.0;
-/// More than one processor can generate; from here on it sends unpaced.
+/// One processor cannot generate so much. At this rate and above, the generator sends without pacing.
 const HIGHEST_RATE: f64 = 6_000_000.0;
 /// The greatest loss with which a rate counts as held.
 pub(crate) const MAX_LOSS: f64 = 0.01;

@@ -213,13 +213,13 @@ impl Abilities {
     }
 }
 
-/// What the gates of the quick mode make of a server.
+/// The role of a server in the gates of the quick mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// It has to reach half of the floor and deliver everything unharmed: the preset `hairpin`.
+    /// It must reach its gates and deliver everything unharmed: the preset `hairpin`.
     Gated,
-    /// It is what others are held against: the preset `floor`.
+    /// Others are compared with it: the preset `floor`.
     Floor,
     /// It is only measured.
     Other,
@@ -236,7 +236,7 @@ pub struct Side {
     pub abilities: Abilities,
     /// How what it delivers is counted.
     pub sink: Hook,
-    /// What the gates make of it.
+    /// Its role in the gates.
     pub role: Role,
     /// Whether it is measured on two processors. Where there is no third, the second is the generator's.
     pub two_processors: bool,

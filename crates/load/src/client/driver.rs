@@ -1,4 +1,4 @@
-//! The loop.
+//! The event loop of many clients.
 
 use std::collections::VecDeque;
 use std::io as stdio;
@@ -225,7 +225,7 @@ impl Driver {
             .map(|socket| socket.local_addr())
     }
 
-    /// Does something to a client and sends what comes of it. `None` if the client has left.
+    /// Calls a function on a client, and then sends the output of the client. `None` if the client has left.
     pub fn with<R>(&mut self, id: ClientId, call: impl FnOnce(&mut Client, Now) -> R) -> Option<R> {
         let endpoint = self.clients.get_mut(id.index())?.as_mut()?;
         let result = endpoint.with(now(), call);
@@ -349,7 +349,7 @@ impl Driver {
         self.service(id);
     }
 
-    /// What a client waits for will not come.
+    /// A client's connection has ended, so what the client waits for fails.
     fn disconnected(
         &mut self,
         id: ClientId,

@@ -1,4 +1,4 @@
-//! Data on its way out.
+//! Queues data of clients and sends it.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Who a client is, inside and outside of a driver.
+//! The identifier of a client, and a client outside of a driver.
 
 use std::net::SocketAddr;
 

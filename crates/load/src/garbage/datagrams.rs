@@ -6,15 +6,15 @@
 pub enum Kind {
     /// Random bytes of random length.
     Noise,
-    /// A STUN header whose length or attributes lie.
+    /// A STUN message with a wrong length or wrong attributes.
     Malformed,
-    /// A request of TURN without credentials: it earns a 401.
+    /// A request of TURN without credentials: the server responds with 401.
     Unauthenticated,
     /// A request with a USERNAME, a NONCE and an integrity that are made up.
     Forged,
     /// A Send indication or ChannelData without an allocation.
     Stray,
-    /// A Binding request, answered to anybody.
+    /// A Binding request, which servers answer without credentials.
     Binding,
 }
 

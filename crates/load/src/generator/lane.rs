@@ -62,7 +62,7 @@ enum Content {
         /// The burst for which it was written last.
         last: u64,
     },
-    /// Whatever comes next, from wherever.
+    /// The next datagram of the garbage, from the sources in turn.
     Garbage {
         corpus: Arc<Corpus>,
         sources: Sources,
@@ -289,7 +289,7 @@ impl Lane {
         }
     }
 
-    /// Bytes of `count` frames, and of the payload in them: what the byte counts speak of.
+    /// Bytes of `count` frames, and of the payload in them, for the byte counters.
     #[inline]
     pub(super) fn bytes(&self, place: usize, count: usize) -> (u64, u64) {
         match &self.content {

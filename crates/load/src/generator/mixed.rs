@@ -1,5 +1,5 @@
-//! The `mixed` workload: very many calls, as conversations over a relay look. Every call sends sound both ways all the
-//! time, and some send pictures, each picture a train of datagrams.
+//! The `mixed` workload: very many calls, as conversations over a relay look. Every call sends audio both ways all the
+//! time. Some send video, each picture a train of datagrams.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub struct MixedOptions {
     pub calls: u32,
     /// Each way of every call.
     pub audio: Media,
-    /// Each way of those calls that have pictures.
+    /// Each way of those calls that have video.
     pub video: Media,
-    /// Share of the calls that have pictures, 0 to 1.
+    /// Share of the calls that have video, 0 to 1.
     pub video_share: f64,
     /// The peers' address; `None` is the one from which this machine reaches the relayed addresses.
     pub ip: Option<IpAddr>,
@@ -46,13 +46,13 @@ pub struct Media {
 }
 
 impl Media {
-    /// Sound: 50 packets a second, 120 bytes each.
+    /// Audio: 50 packets a second, 120 bytes each.
     pub const AUDIO: Media = Media {
         rate: Rate(50.0),
         train: 1,
         size: 120,
     };
-    /// Pictures: 30 a second, eight datagrams of 1,100 bytes each.
+    /// Video: 30 pictures a second, each of eight datagrams of 1,100 bytes.
     pub const VIDEO: Media = Media {
         rate: Rate(30.0),
         train: 8,
@@ -84,7 +84,7 @@ impl Media {
 }
 
 impl MixedOptions {
-    /// 100 calls, a tenth of them with pictures, peers on 16 sockets.
+    /// 100 calls, a tenth of them with video, peers on 16 sockets.
     #[must_use]
     pub fn new(turn: TurnClients) -> MixedOptions {
         MixedOptions {
@@ -117,7 +117,7 @@ impl MixedOptions {
         Ok(())
     }
 
-    /// Whether a call has pictures: so that they are spread evenly over the calls.
+    /// Whether a call has video. Such calls are spread evenly over all calls.
     fn has_video(&self, call: u32) -> bool {
         let before = (f64::from(call) * self.video_share).floor();
         (f64::from(call + 1) * self.video_share).floor() > before
@@ -169,7 +169,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// Sound of all calls and pictures of some, each in both directions.
+    /// Audio of all calls and video of some, each in both directions.
     fn streams(&self, options: &MixedOptions) -> Vec<Stream> {
         let all = 0..options.calls;
         let seen = all.clone().filter(|&call| options.has_video(call));

@@ -73,21 +73,22 @@ pub(super) enum Decoded {
     Refused { stamp: IdStamp, code: u16 },
     /// A response to what was not measured.
     Answer(usize),
-    /// The client's own business.
+    /// A message of the client's own transactions.
     Control,
     /// A datagram that no sender of this run has sent.
     Odd(UnexpectedDatagram),
 }
 
 impl Decoded {
-    /// Whether a client may have something to send now: its own business, or a response that ended a request.
+    /// Whether a client may have something to send now: after a message of its own transactions, or after an unexpected
+    /// datagram.
     #[inline]
     pub(super) fn may_change_client(self) -> bool {
         matches!(self, Decoded::Control | Decoded::Odd(_))
     }
 }
 
-/// What befell the clients of a receiver during a run.
+/// Errors of the clients of a receiver during a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientErrors {
     /// Allocations that were lost.
@@ -214,7 +215,7 @@ impl ReceiveSocket {
         connection.is_some_and(|connection| matches!(connection.write().flush(&mut 0), Ok(false)))
     }
 
-    /// Sends what a client wants sent, and takes note of what befell it.
+    /// Sends what a client wants sent, and counts its errors.
     pub(super) fn service(&mut self, client_errors: &mut ClientErrors) {
         let Decoder::Turn { client, server } = &mut self.decoder else {
             return;

@@ -297,7 +297,7 @@ impl Receiver {
         }
     }
 
-    /// Puts the timer of a tap where its client wants it.
+    /// Sets the timer of a tap to the next deadline of its client.
     fn schedule(&mut self, index: usize) {
         let deadline = self.receive_sockets[index]
             .deadline()

@@ -1,4 +1,4 @@
-//! Giving back what the server was asked for.
+//! Releases the allocations of a run.
 
 use std::time::Duration;
 

@@ -27,9 +27,9 @@ pub(super) struct Shared {
     pub(super) stamp_arrivals: bool,
     /// How its datagrams are recognised.
     pub(super) stamps: Stamps,
-    /// The user's.
+    /// The user ends the run by this.
     stopper: Stopper,
-    /// The run's own: it has seen enough.
+    /// The run ends early by itself.
     quit: AtomicBool,
     receivers_off: AtomicBool,
     /// Seconds of the run that are over.

@@ -1,4 +1,4 @@
-//! From what the threads say to a report.
+//! Makes the report from the counts of the threads.
 
 use std::collections::BTreeMap;
 

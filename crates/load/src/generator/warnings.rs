@@ -1,4 +1,4 @@
-//! What makes a result less than it seems.
+//! Warnings about a report: the reasons why its figures may be wrong.
 
 use super::receive_socket::ClientErrors;
 use crate::report::{Ending, LoadReport};
@@ -99,7 +99,7 @@ fn generator(report: &LoadReport, found: &mut Vec<String>) {
     }
 }
 
-/// Not all that was to leave left, or not as it was to.
+/// Warns about units of work and datagrams that were not sent, and about UDP_SEGMENT that had no effect.
 fn sending(report: &LoadReport, found: &mut Vec<String>) {
     let sending = &report.sending;
     let withheld = report.sip.as_deref().map_or(0, |sip| sip.withheld);

@@ -1,4 +1,4 @@
-//! Notices when there is no point in going on.
+//! Detects that a run should end early, because nothing comes back or nothing can be sent.
 
 use std::time::Duration;
 

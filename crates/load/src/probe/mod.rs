@@ -251,7 +251,7 @@ impl Second {
                 Err(refusal) => refusal,
             };
             let refused = matches!(refusal.error.kind(), ProbeErrorKind::Refused(_));
-            if options.dont_fragment && refusal.advice == Some(Advice::DropDontFragment) {
+            if options.dont_fragment && refusal.advice == Some(Advice::OmitDontFragment) {
                 options.dont_fragment = false;
             } else if refused && dual_refused.is_none() {
                 options.relay = RequestedRelays::default();

@@ -111,10 +111,9 @@ impl Builder {
     }
 
     /// Listens on UDP sockets that are open and bound: from a test, from systemd (`LISTEN_FDS`), or from a parent that
-    /// may bind ports below
-    /// 1024. All sockets of one call are one listener, with one socket per worker, so they share one address by
-    ///       SO_REUSEPORT. Call it once
-    /// per listener. Without [`workers`](Self::workers), there are as many workers as the first listener has sockets.
+    /// may bind ports below 1024. All sockets of one call are one listener, with one socket per worker, so they share
+    /// one address by SO_REUSEPORT. Call it once per listener. Without [`workers`](Self::workers), there are as many
+    /// workers as the first listener has sockets.
     ///
     /// The server sets what it needs on them (buffers, GRO, ancillary data). It keeps duplicates of the descriptors: a
     /// clone of this builder holds the sockets open after the server has ended.

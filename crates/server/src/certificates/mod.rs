@@ -379,7 +379,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// The first pair proves to servers who this one is.
+/// The first pair authenticates this server to other servers.
 impl ResolvesClientCert for Certificates {
     fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let pairs = self.shared.pairs.load();

@@ -1,5 +1,5 @@
-//! Data connections (RFC 6062 §5.4): connections that carry messages no more, but a stream of bytes. And connections on
-//! their way to another worker.
+//! Data connections (RFC 6062 §5.4), which carry a stream of bytes instead of messages. Also connections that move to
+//! another worker.
 //!
 //! A connection leaves the table of its worker, and stays in its counts until it ends.
 
@@ -17,9 +17,9 @@ use turn::{ClientPath, ListenerKey, Mono};
 #[derive(Debug)]
 pub(crate) struct DataConnection {
     connection: Box<Connection>,
-    /// Nothing more is to be sent, once what waits has been.
+    /// The bytes that wait to be sent are the last ones.
     is_finishing: bool,
-    /// The client has said, by TLS, that nothing more comes.
+    /// The client has sent close_notify.
     has_ended: bool,
 }
 

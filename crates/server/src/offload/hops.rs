@@ -1,4 +1,4 @@
-//! Where next hops are: routes and neighbours turned into entries of the program's table, and kept true.
+//! Next hops: converts routes and neighbours to entries of the program's table, and keeps the entries current.
 //!
 //! An entry is valid for [`ENTRY_LIFETIME_NS`] only and is renewed in time. So no program sends by an outdated route or
 //! link-layer address. A hop without a route, or with an unknown neighbour, has no entry. User space relays its
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// How long an entry is good, in nanoseconds: what a base reachable time is by default.
+/// How long an entry is valid, in nanoseconds: the default of the kernel's base reachable time.
 pub(super) const ENTRY_LIFETIME_NS: u64 = 30_000_000_000;
 
 /// An entry with less than this left is renewed.
@@ -152,7 +152,7 @@ impl Hops {
         (known.mac.is_none() || known.state == NeighbourState::Stale).then_some(place)
     }
 
-    /// A neighbour is now so. Returns whether it is used and should be confirmed.
+    /// Stores the state of a neighbour. Returns whether it is used and should be confirmed.
     pub(super) fn neighbour(
         &mut self,
         seen: &Neighbour,
@@ -211,7 +211,7 @@ impl Hops {
             .collect()
     }
 
-    /// Renews what would soon be good no longer, and returns the neighbours in use that are stale.
+    /// Renews entries that would soon expire. Returns the neighbours in use that are stale.
     pub(super) fn renew(&mut self, now_ns: u64, entries: &mut impl Entries) -> Vec<HopKey> {
         self.write_all(now_ns, entries);
         let used = self.neighbours.iter();
@@ -230,7 +230,7 @@ impl Hops {
         }
     }
 
-    /// Brings every entry in line with what is known now, and renews what would soon be good no longer.
+    /// Updates every entry to the current state, and renews entries that would soon expire.
     pub(super) fn write_all(&mut self, now_ns: u64, entries: &mut impl Entries) {
         let all: Vec<u32> = self.hops.keys().copied().collect();
         for index in all {

@@ -34,7 +34,7 @@ pub(crate) fn read_interfaces(served: &[IpAddr]) -> std::io::Result<Vec<Facts>> 
             let lower: Vec<NetworkInterface> = lower_devices(interface.index, &interfaces)
                 .cloned()
                 .collect();
-            // Who cannot say does not strip.
+            // If the device does not report it, it counts as not stripping tags.
             let strips = |interface: &NetworkInterface| {
                 ethtool::strips_vlan_tags(&interface.name).unwrap_or(false)
             };

@@ -152,7 +152,7 @@ impl Thread {
         }
     }
 
-    /// Does what has to be done now and then.
+    /// Does the periodic work.
     fn tick(&mut self, renewal: bool) {
         self.watch_xdp();
         self.fallback.notify_workers();
@@ -351,7 +351,7 @@ impl Thread {
         }
     }
 
-    /// What has to be encrypted, or may have to, is none of the programs' business: then user space relays everything.
+    /// With IPsec policies, packets may require encryption, which the programs do not do. Then user space relays all.
     fn check_ipsec(&mut self) {
         let ipsec = self.watch.ipsec.as_mut();
         let encrypted = ipsec.is_some_and(|ipsec| ipsec.has_policies().unwrap_or(false));

@@ -60,7 +60,7 @@ impl Thread {
         for attachment in &self.attachments {
             if let (OffloadMethod::Xdp, Some(Attachment::Link(link))) =
                 (attachment.about.means, &attachment.attached)
-                && let Err(error) = relay.replace_again(link)
+                && let Err(error) = relay.replace_program(link)
             {
                 tracing::warn!(interface = attachment.about.name, %error, "cannot attach to this interface: user space relays until a restart");
             }

@@ -128,7 +128,7 @@ pub struct PortCounts {
     pub free: usize,
     /// Freed a short while ago; taken again once they have rested, or when nothing else is left.
     pub resting: usize,
-    /// Found in another process' hands; tried again later.
+    /// Held by another process; tried again later.
     pub foreign: usize,
 }
 

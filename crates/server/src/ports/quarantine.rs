@@ -141,7 +141,7 @@ impl PortQuarantine {
         }
     }
 
-    /// Lays a port to rest.
+    /// Puts a freed port into quarantine.
     pub(super) fn give(&self, word: usize, bit: u64) {
         let current = self.current.load(Ordering::Acquire) % GENERATIONS;
         self.generations[current][word].fetch_or(bit, Ordering::AcqRel);

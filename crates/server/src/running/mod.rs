@@ -420,7 +420,8 @@ impl Running {
             .map_or(Ok(()), |worker| Err(ReloadError::WorkerGone(worker)))
     }
 
-    /// Posts a message, also to a mailbox that is full at first. `false` if the worker has ended or stays too busy.
+    /// Posts a message to a worker. While its mailbox is full, retries until `deadline`. Returns `false` if the worker
+    /// has ended, or if the mailbox is still full at `deadline`.
     fn post_until(&self, worker: usize, message: WorkerMessage, deadline: Instant) -> bool {
         let mut message = message;
         loop {

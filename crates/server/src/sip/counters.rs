@@ -24,7 +24,7 @@ pub const DIGEST_OUTCOMES: [&str; 7] = [
     "unavailable",
 ];
 
-/// Results of DNS queries, in the order of [`SipCounters::dns_questions`]: records, no records, an error, no response
+/// Results of DNS queries, in the order of [`SipCounters::dns_queries`]: records, no records, an error, no response
 /// in time. The last one counts queries that were not sent because too many were open.
 pub const DNS_OUTCOMES: [&str; 5] = ["answered", "nothing", "failed", "timed_out", "refused"];
 
@@ -90,7 +90,7 @@ counters! {
     responses_received: [u64; SIP_CLASSES.len()],
     /// Responses sent, by class, repetitions included.
     responses_sent: [u64; SIP_CLASSES.len()],
-    /// Requests that came again and got the same answer, or none.
+    /// Retransmitted requests. They get the same response again, or none.
     request_retransmissions: u64,
     /// Responses that were sent again.
     response_retransmissions: u64,
@@ -222,15 +222,15 @@ counters! {
     closed_by_peer: u64,
     /// Connections closed: their source is denied or banned.
     closed_denied: u64,
-    /// Connections closed: nothing came for too long.
+    /// Connections closed: nothing arrived within the idle timeout.
     closed_idle: u64,
-    /// Connections closed: a message took too long to come.
+    /// Connections closed: a message was not complete in time.
     closed_slow: u64,
-    /// Connections closed: what came was no message, or too large.
+    /// Connections closed: the received bytes were not a SIP message, or the message was too large.
     closed_malformed: u64,
     /// Connections closed: the other side did not read or acknowledge what was sent to it.
     closed_unread: u64,
-    /// Connections closed: the network said that there is no way to the other side.
+    /// Connections closed: the network reported that the other side is unreachable.
     closed_unreachable: u64,
     /// Connections closed: this machine has ended them.
     closed_aborted: u64,
@@ -244,9 +244,9 @@ counters! {
     unsent: u64,
     /// Messages handed to the worker that their dialog or transaction belongs to.
     handed_over: u64,
-    /// Answers returned to the worker that has the connection they go by.
+    /// Responses passed back to the worker that has the connection on which they are sent.
     handed_back: u64,
-    /// CANCELs handed on because nothing here is known of what they cancel.
+    /// CANCELs handed to another worker, because this one does not have their transaction.
     cancels_passed_on: u64,
     /// 2xx for INVITEs that were not acknowledged in time.
     unacknowledged: u64,
@@ -254,18 +254,18 @@ counters! {
     own_requests: u64,
     /// Those that were tried with another server, once for each.
     own_failed_over: u64,
-    /// Those that came to no response.
+    /// Those that got no response.
     own_failed: u64,
-    /// Those that were not begun, as too many are in progress, or as their URI makes no sense.
+    /// Those that were not begun, because too many are in progress or their URI cannot be used.
     own_refused: u64,
-    /// Those that were not sent, as they lead where they may not go.
+    /// Those that were not sent, because their target is not allowed.
     own_forbidden: u64,
     /// Responses that went to another server of their client, because the source of the request was unreachable.
     redirected: u64,
     /// Requests that need credentials, by what became of them: [`DIGEST_OUTCOMES`].
     digest: [u64; DIGEST_OUTCOMES.len()],
-    /// Questions to the DNS, by what came of them.
-    dns_questions: [u64; DNS_OUTCOMES.len()],
+    /// DNS queries, by outcome: [`DNS_OUTCOMES`].
+    dns_queries: [u64; DNS_OUTCOMES.len()],
     /// How long they took, all together, in nanoseconds.
     dns_time_ns: u64,
     /// Questions that are open now.

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 /// How often a worker looks whether all bindings are to be published again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Meanwhile: the pause between two parts, and the places of the location in each.
+/// A worker publishes all bindings in parts: the time between two parts, and the places that it reads for each.
 const PART_INTERVAL: Duration = Duration::from_millis(20);
 const PLACES_PER_PART: usize = 512;
 /// The priority of a contact without `q`.
 const FULL_Q: u16 = 1000;
-/// The log of bindings has no times of a clock that begins at boot: what is from before the boot counts as made then.
+/// The log of bindings has no monotonic times. A binding from before the boot counts as made at this time.
 const BEFORE_BOOT: Mono = Mono(1_000_000_000);
 /// The age of a binding from before the boot. Every REGISTER at another node is later.
 const LONG_AGO: Duration = Duration::from_secs(30 * 86_400);
@@ -73,7 +73,7 @@ pub trait OtherNodes: fmt::Debug + Send + Sync {
     /// The other nodes with bindings of an address; [`AtNodes::Pending`] if that must be asked.
     fn find(&self, aor: &[u8]) -> AtNodes;
 
-    /// Asks. The reply comes at once, or on another thread.
+    /// Queries the other nodes. `reply` is called at once, or on another thread.
     fn begin_find(&self, aor: &[u8], reply: NodesReply);
 }
 
@@ -88,7 +88,7 @@ pub struct NodesHook {
 }
 
 impl NodesHook {
-    /// From what knows them. Requests between nodes are plain.
+    /// Makes the hook from `nodes`, which knows the other nodes. Requests between nodes are plain.
     pub fn new(nodes: Arc<dyn OtherNodes>) -> NodesHook {
         NodesHook {
             nodes,

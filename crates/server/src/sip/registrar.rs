@@ -31,7 +31,7 @@ use std::collections::HashMap;
 pub(super) enum RegisterTarget<'b> {
     /// The refusal, regardless of the sender.
     Refused(RegistrarResponse<'b>),
-    /// By this worker.
+    /// Another worker handles the REGISTER: the one with this number.
     Elsewhere(u16),
     /// Here, once its sender is known.
     Here(Option<Aor>),
@@ -384,7 +384,7 @@ impl Registrations {
         }
     }
 
-    /// The answer to a REGISTER that is answered here, of a sender who may do so much.
+    /// The response to a REGISTER that this worker handles. Its sender is authorized.
     pub(super) fn answer<'b>(
         &mut self,
         now: Now,

@@ -61,7 +61,7 @@ impl Requests {
             true => MAX_REQUESTS,
             false => sip_config.share(sip_config.settings.transactions),
         };
-        config.most_questions = MAX_DNS_QUERIES;
+        config.max_queries = MAX_DNS_QUERIES;
         // The maximum time of a transaction of the caller, for each of two servers.
         config.failover_time = sip_config.settings.t1.saturating_mul(128);
         config.allowed = allowed(sip_config);
@@ -138,7 +138,7 @@ impl Requests {
             Err(DnsFailure::TooMany) => 4,
         };
         const { assert!(DNS_OUTCOMES.len() == 5) };
-        counters.dns_questions[outcome] += 1;
+        counters.dns_queries[outcome] += 1;
         let result = result.map(|known| (known.answer, known.ttl));
         self.answered(now, engine, query, result.map_err(|_| DnsFailed));
         true

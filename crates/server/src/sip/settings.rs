@@ -97,7 +97,7 @@ pub struct SipSettings {
     pub bindings: u32,
     /// Registration bindings of one address of record. Default 10.
     pub bindings_per_user: u32,
-    /// By which algorithms, the one to be preferred first; each once. Default: SHA-256, MD5.
+    /// The digest algorithms, the preferred one first; each at most once. Default: SHA-256, MD5.
     pub digest_algorithms: Vec<Algorithm>,
     /// Whether `auth-int` is offered beside `auth`. Default: no.
     pub auth_int: bool,
@@ -106,7 +106,7 @@ pub struct SipSettings {
     pub digest_any_uri: bool,
     /// Whether credentials without `qop` (RFC 2069) are accepted; each nonce is then valid once. Default: no.
     pub digest_without_qop: bool,
-    /// Whether clients are asked to hash the names of their users. Default: no, for From and To say them anyway.
+    /// Whether clients are asked to hash the names of their users. Default: no, because From and To have them anyway.
     pub userhash: bool,
     /// The longest expected wait of a message. From a quarter of it, the server refuses some new requests. Zero turns
     /// admission control off. Default 120 ms: a proxied call waits twice, and its caller retransmits after 500 ms.
@@ -120,7 +120,7 @@ pub struct SipSettings {
     /// Carriers, trunks and other proxies, each with a share of the capacity by weight in an overload; all other
     /// sources together have the weight 1. At most 256 count. Default: none.
     pub peers: Vec<sip::congestion::WeightedSource>,
-    /// For so long the test user agent server works on each request that it accepts. Default: not at all.
+    /// How long the test user agent server works on each request that it accepts. Default: zero.
     pub service_time: Duration,
     /// T1 of RFC 3261 §17.1.1.1, an estimate of the round-trip time, from which all other timers follow; it cannot
     /// change while the server runs. Default 500 ms.
@@ -148,10 +148,11 @@ pub struct SipSettings {
     pub head_bytes: u32,
     /// Bytes of a message's body. Default 64 KiB.
     pub body_bytes: u32,
-    /// Within this time a connection's first message must have come, and each message that has begun must be complete.
+    /// The message deadline: the time until the first message of a connection, or a message that has begun, is
+    /// complete.
     /// Default 10 s.
     pub message_deadline: Duration,
-    /// A connection on which nothing comes for so long is closed. Default 10 minutes.
+    /// The idle timeout: the server closes a connection that receives nothing for this time. Default 10 minutes.
     pub idle: Duration,
 }
 
@@ -381,7 +382,7 @@ pub struct DomainCredentials {
     /// Its users. `None`: those of all domains that have none of their own. A user has the address of record of this
     /// name in this domain alone.
     pub users: Option<Vec<DomainUser>>,
-    /// By which algorithms, the one to be preferred first; each once. `None`: [`SipSettings::digest_algorithms`].
+    /// The digest algorithms, the preferred one first; each at most once. `None`: [`SipSettings::digest_algorithms`].
     pub algorithms: Option<Vec<Algorithm>>,
 }
 
@@ -428,7 +429,7 @@ pub struct DomainUser {
     pub secret: UserSecret,
 }
 
-/// A password or what it comes to.
+/// A password, or hashes that contain it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum UserSecret {
     /// The password.

@@ -5,7 +5,7 @@
 //! ```text
 //!  old process                                       new process
 //!  Pause: stops reading its sockets
-//!  HandOver: handles received messages; writes the journal;
+//!  HandOver: handles received messages; writes the log;
 //!            sends its list of transactions ───────▶ starts, reads the UDP sockets and the log
 //!  Release: releases the log
 //!  Follow: reads connections again;        ────────▶ serves new transactions

@@ -15,7 +15,7 @@ const FULL_SCAN: usize = 16;
 /// How long a published rate is good for: a worker that sleeps publishes nothing.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// One worker's. Its owner writes it, and workers that move a request to it do.
+/// The load of one worker. This worker writes it, and so do workers that move a request to it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Load {
@@ -27,7 +27,8 @@ struct Load {
     measured: AtomicU64,
 }
 
-/// All workers'. Touched when an allocation opens or closes and a few times per second, never per datagram.
+/// The loads of all workers. They are accessed when an allocation opens or closes and a few times per second, never per
+/// datagram.
 #[derive(Debug)]
 pub(crate) struct Loads {
     workers: Box<[Load]>,

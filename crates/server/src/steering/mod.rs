@@ -46,11 +46,11 @@ pub enum Steering {
     Hash,
 }
 
-/// What came of it.
+/// The steering that is in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SteeringInUse {
-    /// There is but one worker.
+    /// There is only one worker.
     #[default]
     OneWorker,
     /// New allocations are placed on the least loaded worker.
@@ -90,7 +90,7 @@ impl SteeringInUse {
     }
 }
 
-/// What workers are given to steer with.
+/// The parts of steering that the workers get.
 #[derive(Debug)]
 pub(crate) struct Tables {
     /// Handles to the table of flows: each worker takes one, and the last one counts. None if there is no table.

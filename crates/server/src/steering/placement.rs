@@ -1,4 +1,4 @@
-//! One worker's part in placing: what it gives away, what it was given, and the entries that hold the latter.
+//! Placement at one worker: requests that it moves away, requests that it gets, and the steering entries of the latter.
 
 use super::{Foreign, Loads, Numbering, Tables};
 use crate::dtls::unmarked;
@@ -126,7 +126,7 @@ impl Placement {
         let slot = |worker: u16| numbering.slot(listener, worker);
         // What is placed from now on is placed by the process that takes over.
         let table = self.table.as_mut().filter(|_| !self.holds_all)?;
-        // First what nearly always says no where allocations come and go fast.
+        // This check comes first: where allocations come and go fast, it nearly always ends the function here.
         if bytes > MAX_REQUEST_BYTES || table.departed.is_empty() && !self.budget.has_some(now) {
             return None;
         }

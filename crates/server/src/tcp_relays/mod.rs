@@ -76,7 +76,7 @@ enum RelayStage {
     Relaying(Box<Relaying>),
 }
 
-/// What becomes of a connection that is no relaying one.
+/// What happens to a connection that does not relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Nothing,

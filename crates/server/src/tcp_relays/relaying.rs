@@ -23,14 +23,14 @@ const MIN_COST: usize = 1 << 10;
 /// How long a connection may go on in one direction only, without a byte.
 const HALF_CLOSED: Duration = Duration::from_secs(30);
 
-/// What came of relaying.
+/// The result of relaying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RelayResult {
-    /// Either connection has something to say first.
+    /// An event of one of the connections must come first.
     Idle,
     /// There is more than one wake-up may relay.
     More,
-    /// Go on at this moment.
+    /// Continue at this time.
     Until(Mono),
     /// Close both connections.
     Over,
@@ -77,7 +77,7 @@ trait End {
     fn write(&mut self, bytes: &[u8]) -> Result<usize>;
     /// Sends what has been taken and waits.
     fn flush(&mut self) -> Result<()>;
-    /// Says that nothing more comes.
+    /// Tells this side that nothing more comes.
     fn finish(&mut self) -> Result<()>;
 }
 
@@ -142,7 +142,7 @@ struct Direction {
     pipe: Option<Pipe>,
     /// The source has ended.
     has_ended: bool,
-    /// The sink knows.
+    /// The end was passed on to the sink.
     is_finished: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The log lines of what the engine reports: allocations opened and closed, clients that move, requests not believed.
+//! The log lines of what the engine reports: allocations opened and closed, clients that move, failed authentications.
 
 use turn::server::{Output, RelayedAddresses};
 

@@ -42,7 +42,7 @@ pub(crate) enum WorkerMessage {
     Sip(Box<crate::sip::SipUpgradeStep>),
     /// A query about the state of SIP.
     SipQuery(Box<crate::sip::SipQuery>),
-    /// What the DNS says of a name that this worker has asked for.
+    /// The result of a DNS query of this worker.
     Name(Box<crate::sip::DnsQueryResult>),
     /// The answer of a source of credentials or of the media relay, which SIP has asked.
     LateSipResult(Box<crate::sip::LateResult>),
@@ -66,7 +66,7 @@ pub(crate) enum WorkerMessage {
     /// Accept connections and read the sockets of SIP, or leave both to another process; then confirm through the
     /// sender.
     Listen(bool, Sender<()>),
-    /// Do this.
+    /// Run this job.
     Job(Job),
     /// What a client of this worker has sent to the process that has taken over.
     Foreign(Box<ForeignMessage>),

@@ -196,7 +196,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How long to sleep when nothing comes.
+    /// The poll timeout: how long the worker sleeps at most without an event.
     fn poll_timeout(&self) -> Duration {
         let dtls = self.core.dtls.as_ref();
         let has_work = dtls.is_some_and(|dtls| dtls.has_work());
@@ -304,7 +304,7 @@ impl Worker {
         }
     }
 
-    /// Shows other threads that the loop turns, and now and then the counts.
+    /// Publishes that the loop turns and, if they are due, the counters.
     fn publish_counters(&mut self) {
         self.publisher.turn(self.core.now.mono);
         if self.publisher.is_due(self.core.now.mono) {
@@ -312,7 +312,7 @@ impl Worker {
         }
     }
 
-    /// Shows the counts to the other threads.
+    /// Publishes the counters.
     fn publish(&mut self) {
         let stats = self.stats();
         self.publisher.publish(self.core.now.mono, &stats);

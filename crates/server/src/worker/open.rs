@@ -63,8 +63,8 @@ pub(crate) fn shared_number(slot: u32) -> Option<u16> {
 type Reserved = (RelayIndex, u16, u32);
 
 impl Opener {
-    /// How many ports of other processes a request passes over before it gives up. What was learnt stays learnt, so the
-    /// next request starts with other ports.
+    /// How many ports of other processes a request passes over before it gives up. The pool remembers these ports, so
+    /// the next request starts with other ports.
     const MAX_ATTEMPTS: usize = 256;
 
     /// All relays share the ports of `shared`, if there are any.
@@ -530,16 +530,16 @@ impl Opener {
     }
 }
 
-/// Why a port did not work out.
+/// Why a port cannot be used.
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
     /// Another process holds it: try another.
     Foreign,
-    /// The next port would fare no better.
+    /// Other ports would fail, too.
     Fatal(OpenError),
 }
 
-/// ENOSPC is epoll's word for "too many watches", ENOBUFS and ENOMEM the kernel's for its own memory.
+/// epoll returns ENOSPC for too many watches. ENOBUFS and ENOMEM mean that the kernel has no memory.
 fn classify(error: &std::io::Error) -> OpenError {
     const SHORTAGES: [i32; 5] = [
         libc_errno::EMFILE,

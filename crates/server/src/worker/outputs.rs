@@ -408,7 +408,7 @@ impl Core {
         }
     }
 
-    /// Has the kernel relay a channel no more.
+    /// Ends the in-kernel relay of a channel.
     fn stop_offload(&mut self, channel: &OffloadedChannel) {
         if let Some(flows) = &mut self.flows {
             let carried = flows.stop_offload(channel);

@@ -25,7 +25,7 @@ impl Listener {
         }
     }
 
-    /// Joins no datagrams any more, as soon as what is joined has been read.
+    /// Turns GRO off as soon as all joined datagrams have been read.
     pub(crate) fn separate(&mut self) {
         self.gro.forbid();
     }

@@ -70,7 +70,7 @@ fn without_naptr_srv_is_asked_of_every_transport() {
 }
 
 #[test]
-fn without_srv_the_host_itself_is_it_and_a_port_spares_the_questions() {
+fn without_srv_the_host_itself_is_it_and_a_port_spares_the_queries() {
     let server = DnsServer::new(Zone::new().host("a.example", "192.0.2.4"));
     let found = locate(&server, "sip:a.example").expect("a server");
     assert_eq!(found, [candidate(Transport::Udp, "192.0.2.4:5060")]);

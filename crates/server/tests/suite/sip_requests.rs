@@ -282,7 +282,7 @@ fn names_lead_by_naptr_and_srv_and_a_503_to_the_next_server_rfc3263_4_3() {
         (
             sip.own_failed_over,
             sip.responses_received[1],
-            sip.dns_questions[0],
+            sip.dns_queries[0],
         ) == (1, 1, 3)
     });
     let sip = server.stats().sip();
@@ -381,7 +381,7 @@ fn a_failing_or_silent_dns_delays_no_other_request_and_gets_a_limited_number_of_
     assert_eq!(status(&client.ask(&options("meanwhile", "UDP", ""))), 200);
     assert!(started.elapsed() < Duration::from_secs(2));
     until(&server, "both have failed", |sip| {
-        (sip.own_failed, sip.dns_questions[2], sip.dns_questions[3]) == (2, 1, 1)
+        (sip.own_failed, sip.dns_queries[2], sip.dns_queries[3]) == (2, 1, 1)
     });
     // More names than questions may be open.
     for number in 0..400 {

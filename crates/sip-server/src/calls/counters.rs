@@ -106,7 +106,7 @@ pub struct Ticket(Arc<Account>);
 impl Ticket {
     /// The account that the call counts for.
     #[must_use]
-    pub fn payer(&self) -> CallAccount {
+    pub fn account(&self) -> CallAccount {
         CallAccount(self.0.clone())
     }
 }
@@ -234,7 +234,7 @@ mod tests {
         drop(first);
         let third = begin("alice").unwrap();
         assert_eq!(begin("alice").unwrap_err(), Exceeded::Concurrent);
-        let forked = third.payer().ticket();
+        let forked = third.account().ticket();
         drop((second, third));
         assert_eq!(counters.calls(&"alice"), 1);
         drop(forked);

@@ -7,7 +7,7 @@ use timers::Wheel;
 use super::{Binding, Change, ChangeError, Found, Location, Revision, Saved};
 use crate::{Aor, AorHash, AorKey};
 
-/// Bindings end to the second.
+/// Bindings expire with a resolution of one second.
 const TICK_NS: u64 = 1_000_000_000;
 
 /// How many bindings there may be.
@@ -40,7 +40,7 @@ pub struct MemoryLocation {
     /// One timer for each record: the earliest of its bindings' ends.
     wheel: Wheel<TICK_NS>,
     bindings: usize,
-    /// Of the latest change.
+    /// The revision of the latest change.
     revision: u64,
 }
 
@@ -249,7 +249,7 @@ impl MemoryLocation {
         let after = (before.len() + added)
             .checked_sub(removed)
             .ok_or(ChangeError::Conflict)?;
-        // Who has more than a new limit allows may refresh and remove.
+        // If the limit was lowered, a user above it may still refresh and remove bindings.
         if added > 0 && after > self.limits.per_user {
             return Err(ChangeError::UserFull);
         }
@@ -327,7 +327,7 @@ impl Location for MemoryLocation {
             let record = &records[*index as usize];
             (record.key == key.0).then_some(&record.aor)
         });
-        // Whoever has the key may mean either of two addresses with one key.
+        // Two addresses can have the same key. Then the key does not say which of them is meant.
         match (same.next(), same.next()) {
             (Some(aor), None) => Aor::from_canonical(aor),
             _ => None,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Storage;
 
-/// Where users are is nobody else's business.
+/// Other users of this host must not read the addresses of the phones.
 const MODE: u32 = 0o600;
 
 /// A log in a file, with its copy in another one beside it, and a third that shows that the log is in use.
@@ -16,7 +16,7 @@ pub struct Disk {
     path: PathBuf,
     log: File,
     copy: Option<File>,
-    /// The copy has taken the log's place, and the directory may not say so after a power cut.
+    /// The directory must be synchronized: a power cut could bring back the file that a copy has replaced.
     is_directory_stale: bool,
     /// Locked for as long as this lives.
     _lock: File,
@@ -28,7 +28,7 @@ impl Disk {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] if another process has it; others if the files cannot be opened.
     pub fn open(path: &Path) -> io::Result<Disk> {
-        // A lock on the log itself would go with it when a copy takes its place.
+        // The lock is in a separate file. A copy replaces the log, and a lock on the log would be lost then.
         let lock = options().open(beside(path, "lock"))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),

@@ -147,7 +147,7 @@ pub(super) fn split(bytes: &[u8]) -> Option<(&[u8], usize)> {
     (checksum(len, state) == u32::from_le_bytes(*crc)).then_some((state, PREFIX_LEN + state.len()))
 }
 
-/// How long the record in front of `bytes` says that it is, whether that is true or not.
+/// The length in the header of the record at the start of `bytes`, which may be wrong.
 pub(super) fn claimed_len(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
     (len <= MAX_RECORD).then_some(PREFIX_LEN + len)
@@ -157,7 +157,7 @@ impl<'a> State<'a> {
     /// Reads a state.
     ///
     /// # Errors
-    /// [`StateError`] if it is none. Its bindings may be found wanting only when they are read.
+    /// [`StateError`] if it is none. Errors in its bindings are found only when the bindings are read.
     pub(super) fn read(state: &'a [u8]) -> Result<State<'a>, StateError> {
         let mut rest = Reader(state);
         let [mut len] = rest.array()?;

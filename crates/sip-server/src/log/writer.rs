@@ -73,7 +73,8 @@ pub struct Log<S> {
     settings: Settings,
     key: HashKey,
     len: u64,
-    /// The length that it had after the last compaction, or would have had at the start.
+    /// The length after the last compaction. Before the first one: the length that a compaction at the start would have
+    /// given.
     compact_len: u64,
     /// There may be bytes behind `len`, of a batch that could not be written.
     is_torn: bool,

@@ -51,7 +51,7 @@ impl Admitted {
 pub(super) struct Call {
     /// While it rings.
     tickets: Vec<Ticket>,
-    payers: Vec<CallAccount>,
+    accounts: Vec<CallAccount>,
     /// Those that a 2xx has begun.
     dialogs: Vec<DialogId>,
     record: Option<Box<CallRecord>>,
@@ -61,7 +61,7 @@ impl Call {
     fn new(tickets: Vec<Ticket>, record: Option<Box<CallRecord>>) -> Call {
         Call {
             record,
-            payers: tickets.iter().map(Ticket::payer).collect(),
+            accounts: tickets.iter().map(Ticket::account).collect(),
             tickets,
             dialogs: Vec::new(),
         }
@@ -77,7 +77,7 @@ impl Call {
         Some(Counted {
             tickets: match self.tickets.is_empty() {
                 false => std::mem::take(&mut self.tickets),
-                true => self.payers.iter().map(CallAccount::ticket).collect(),
+                true => self.accounts.iter().map(CallAccount::ticket).collect(),
             },
             record: self.record.take(),
             sides,
@@ -90,20 +90,20 @@ impl Call {
 pub(super) struct TrunkCall {
     /// While it rings.
     ticket: Option<Ticket>,
-    payer: CallAccount,
+    account: CallAccount,
 }
 
 impl TrunkCall {
     pub(super) fn new(ticket: Ticket) -> TrunkCall {
         TrunkCall {
-            payer: ticket.payer(),
+            account: ticket.account(),
             ticket: Some(ticket),
         }
     }
 
     /// The ticket of a dialog. Each dialog of a call that the trunk has forked counts.
     fn answered(&mut self) -> Ticket {
-        self.ticket.take().unwrap_or_else(|| self.payer.ticket())
+        self.ticket.take().unwrap_or_else(|| self.account.ticket())
     }
 }
 

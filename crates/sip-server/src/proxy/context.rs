@@ -224,7 +224,7 @@ pub(super) struct Context {
     pub(super) tried: Vec<Box<[u8]>>,
     /// How many of the targets came from 3xx responses.
     pub(super) redirects: usize,
-    /// As long as more copies may be made.
+    /// What copies are made from, as long as further copies are possible.
     pub(super) base: Option<Box<Base>>,
     pub(super) waiting: Option<Box<WaitingRequest>>,
     /// Phones that may register and then get a copy.
@@ -300,7 +300,7 @@ impl Context {
     }
 }
 
-/// All contexts, each in a place that others have after it.
+/// All contexts. When a context ends, another one can use its place.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     places: Vec<(u32, Option<Box<Context>>)>,

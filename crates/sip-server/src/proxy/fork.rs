@@ -30,7 +30,7 @@ pub(super) fn largest_group(targets: &VecDeque<Target>, forking: Forking) -> usi
     largest_group
 }
 
-/// The code that a copy counts as if it was not sent.
+/// The status code for a copy that was not sent.
 const fn code_of(error: &CopyError, is_binding: bool) -> u16 {
     match error {
         CopyError::Malformed => 400,
@@ -78,8 +78,8 @@ impl Proxy {
         }
     }
 
-    /// All copies of a group were sent, unless some wait for the media relay. The time of the group begins, and the
-    /// proxy drops what no other copy requires.
+    /// Starts the timer of a group of INVITEs after all of them were sent. Does nothing while a copy waits for the
+    /// media relay. Drops `base`, from which the proxy makes copies, if no further copy can follow.
     pub(super) fn group_launched(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
         let (recurses, ring_time) = (self.config.recurses, self.config.ring_time);
         let Some(context) = self.contexts.get(key) else {

@@ -153,7 +153,7 @@ pub struct Proxy {
     config: Config,
     tokens: RouteTokens,
     phone_names: PhoneNames,
-    /// Of the identities of dialogs that count.
+    /// The key for the identities of dialogs that count.
     calls_key: HashKey,
     worker: u16,
     runs: Runs,
@@ -202,7 +202,7 @@ impl Proxy {
         }
     }
 
-    /// Serves by another configuration from now on.
+    /// Uses another configuration from now on.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
     }
@@ -277,7 +277,7 @@ impl Proxy {
                 self.stats.refused += 1;
                 let received = (message, &from.flow);
                 self.record_refusal(now, stack.policy, received, (code, &reason));
-                // What cannot be answered is sent again.
+                // If no response can be sent, the client retransmits its request.
                 let _ = stack
                     .engine
                     .answer_statelessly(request, &rejection(code, &reason));
@@ -286,7 +286,7 @@ impl Proxy {
             Ok(Decision::Challenge) => {
                 self.stats.challenged += 1;
                 let reply = Reply::new(407).headers(&self.lines);
-                // What cannot be answered is sent again.
+                // If no response can be sent, the client retransmits its request.
                 let _ = stack.engine.answer_statelessly(request, &reply);
                 Handled::Yes
             }
@@ -569,7 +569,7 @@ impl Proxy {
             self.record_refusal(now, stack.policy, received, why);
         }
         self.bye_refused(now, stack.policy, received);
-        // What cannot be answered is sent again.
+        // If no response can be sent, the client retransmits its request.
         let _ = stack
             .engine
             .answer_statelessly(request, &refusal.reply_with(&self.lines));

@@ -39,7 +39,7 @@ pub trait Routing {
     /// Whether a request for this host and port comes to this server.
     fn is_own(&self, host: Host<'_>, port: Option<u16>) -> bool;
 
-    /// Whether what comes by this flow comes from a trunk.
+    /// Whether the other end of this flow is a trunk.
     fn is_trunk(&self, flow: &Flow) -> bool;
 
     /// Whether a URI with this host leads to a trunk. Only numeric addresses count: the proxy does not ask the DNS
@@ -172,7 +172,7 @@ pub struct NewCall<'a> {
     pub uri: &'a [u8],
     /// The numbers that routes make of it, for the trunks that they lead to.
     pub rewritten: &'a [&'a [u8]],
-    /// That is an address of record here.
+    /// `uri` is an address of record here.
     pub is_local: bool,
 }
 
@@ -197,8 +197,7 @@ pub enum Denied {
     Rate,
 }
 
-/// Limits of calls. Without them, the proxy keeps nothing per dialog: that is what a policy has that implements none of
-/// these methods.
+/// Limits of calls. The default methods set no limits. Then the proxy keeps nothing per dialog.
 pub trait Calls {
     /// Whether dialogs count: then the proxy calls [`Calls::refreshed`] and [`Calls::ended`].
     fn counts_calls(&self) -> bool {
@@ -243,9 +242,8 @@ pub trait Calls {
     fn refreshed(&mut self, _now: Mono, _dialog: DialogId, _session: Option<Duration>) {}
 
     /// A BYE within a dialog has its final response. It may be a dialog that does not count, and the dialog may
-    /// continue:
-    /// [`Dialogs::end`](crate::calls::Dialogs::end) decides. Returns the record of the call, if the call has ended and
-    /// has a record.
+    /// continue: [`Dialogs::end`](crate::calls::Dialogs::end) decides. Returns the record of the call, if the call has
+    /// ended and has a record.
     fn ended(&mut self, _dialog: DialogId, _bye: &Bye) -> Option<Box<CallRecord>> {
         None
     }
@@ -283,7 +281,7 @@ pub trait Trunks {
         IsUser::Yes
     }
 
-    /// The number of the trunk that what comes by this flow comes from.
+    /// The number of the trunk at the other end of this flow; `None` if it is not a trunk.
     fn trunk_of(&self, _flow: &Flow) -> Option<u16> {
         None
     }
@@ -385,7 +383,7 @@ pub trait Trunks {
     fn rung_and_failed(&mut self, _hop: &Hop) {}
 }
 
-/// All of them.
+/// All that a proxy asks its embedder.
 pub trait Policy: Routing + Lookup + Authentication + Calls + Trunks + Pushes {}
 
 impl<P: Routing + Lookup + Authentication + Calls + Trunks + Pushes> Policy for P {}

@@ -28,7 +28,7 @@ fn attempt_failure(failure: &Failure, is_heard: bool) -> Option<AttemptFailure> 
         (Failure::Cancelled, _) => None,
         (Failure::TimedOut, true) => Some(AttemptFailure::NoAnswer),
         (Failure::TimedOut, false) => Some(AttemptFailure::NoResponse),
-        (Failure::Refused(_) | Failure::LeftAlone, _) => Some(AttemptFailure::Limited),
+        (Failure::Refused(_) | Failure::AskedToWait, _) => Some(AttemptFailure::Limited),
         _ => Some(AttemptFailure::NotSent),
     }
 }
@@ -40,7 +40,7 @@ fn is_of_flow(failure: &Failure, is_node: bool) -> bool {
         // A flow that is silent has failed as well; its binding stays, for it may be a phone that sleeps.
         Failure::TimedOut | Failure::TransportFailed => true,
         // This server did not send the request, for example to a node that is overloaded. Then another node is tried.
-        Failure::Refused(RequestError::HeldBack) | Failure::LeftAlone | Failure::Forbidden => {
+        Failure::Refused(RequestError::HeldBack) | Failure::AskedToWait | Failure::Forbidden => {
             is_node
         }
         _ => false,
@@ -395,7 +395,7 @@ impl Proxy {
             Failure::TransportFailed if is_token => 430,
             // The flow has failed, and the DNS says nothing about the Contact. The binding stays, for the next call may
             // reach it.
-            Failure::NoDns | Failure::TooManyQuestions if is_flow => 480,
+            Failure::NoDns | Failure::TooManyQueries if is_flow => 480,
             // The node has failed, and no other node has its phones.
             Failure::TransportFailed | Failure::TimedOut if is_node && !is_ending => 480,
             // RFC 3261 §9.1: without a final response 64*T1 after the CANCEL, the INVITE counts as cancelled.
@@ -633,7 +633,7 @@ mod tests {
     fn if_a_node_was_not_asked_another_one_with_a_flow_of_the_phone_is_rfc5626_7() {
         for failure in [
             Failure::Refused(RequestError::HeldBack),
-            Failure::LeftAlone,
+            Failure::AskedToWait,
             Failure::Forbidden,
         ] {
             let tried = [true, false].map(|is_node| is_of_flow(&failure, is_node));

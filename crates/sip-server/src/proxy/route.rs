@@ -46,8 +46,8 @@ pub(super) struct Routed<'m> {
     pub(super) phone: Option<(Phone, FlowId)>,
     /// The values removed name a flow that has failed.
     pub(super) is_flow_gone: bool,
-    /// The address of a phone of this dialog, where the Request-URI may lead, of another node, or of this server if the
-    /// request passes it again.
+    /// An address that the Request-URI may lead to: of a phone of this dialog, of another node, or of this server. It
+    /// is of this server if the request passes it again.
     pub(super) near: Option<IpAddr>,
     /// The last value removed says that the request goes to another node, which knows what the Request-URI means.
     pub(super) is_to_node: bool,
@@ -374,7 +374,7 @@ fn is_of_next_node(before: &[Signed], next: Signed) -> bool {
     }
 }
 
-/// Whether two flows lead to the same place. Datagrams may come to several sockets.
+/// Whether two flows lead to the same remote address or connection. Datagrams may come to several sockets.
 pub(super) fn is_same(one: &Flow, other: &Flow) -> bool {
     one.transport == other.transport
         && one.connection == other.connection

@@ -43,10 +43,10 @@ const MAC_LEN: usize = 8;
 /// Octets before the MAC.
 const MAX_SAID: usize = 1 + SESSION_LEN + PHONE_LEN + FLOW_LEN;
 const SIGNED: usize = MAX_SAID + MAC_LEN;
-/// Characters of the longest user.
+/// Characters of the longest user part.
 pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
 
-/// What a user of ours says.
+/// What the user part of a URI of this server says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// The request goes where its Request-URI, or the next Route, leads.
@@ -135,13 +135,13 @@ impl Signed {
     }
 }
 
-/// Makes and reads them.
+/// Makes and reads tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RouteTokens {
     macs: TokenKeys,
     calls: HashKey,
     phones: HashKey,
-    /// Those of Path, which belong to no dialog.
+    /// The tokens of Path, which belong to no dialog.
     paths: FlowTokens,
 }
 
@@ -223,7 +223,7 @@ impl RouteTokens {
         mac.max(1)
     }
 
-    /// The user of a Path URI for this flow.
+    /// The user part of a Path URI for this flow.
     pub(super) fn write_path<'b>(
         &self,
         flow: &FlowId,
@@ -256,7 +256,7 @@ impl RouteTokens {
         self.calls.mac(&all)
     }
 
-    /// What the user of a Route URI says in a request with this Call-ID; `None` if it is not one of ours.
+    /// What the user part of a Route URI says in a request with this Call-ID; `None` if it is no token of this server.
     pub(super) fn read(&self, user: &[u8], call_id: &[u8]) -> Option<Signed> {
         if let [MARK, digits @ ..] = user
             && let Some(TokenContent { token, side, phone }) = self.read_dialog(digits, call_id)

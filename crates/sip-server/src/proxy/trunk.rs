@@ -136,7 +136,7 @@ pub(super) fn not_sent(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) 
 /// Whether this server has not tried to send a request. The address has asked for fewer requests (RFC 7339) or for a
 /// pause (Retry-After), or this server limits what it sends.
 const fn is_not_tried(failure: &Failure) -> bool {
-    matches!(failure, Failure::Refused(_) | Failure::LeftAlone)
+    matches!(failure, Failure::Refused(_) | Failure::AskedToWait)
 }
 
 impl Proxy {

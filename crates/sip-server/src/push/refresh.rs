@@ -67,7 +67,7 @@ pub struct RefreshPush {
 pub struct DueRefresh {
     /// The address of record.
     pub aor: Aor,
-    /// Notifications of this time and before were sent; `None`: nobody knows.
+    /// Notifications of this time and before were sent. `None`: it is not known which ones.
     sent_until: Option<Mono>,
 }
 
@@ -86,7 +86,7 @@ struct Entry {
 pub struct RefreshSchedule {
     entries: HashMap<Box<[u8]>, Entry>,
     order: BTreeSet<(Mono, Box<[u8]>)>,
-    /// Nobody is due before.
+    /// No phone is due before this time.
     paused_until: Mono,
 }
 
@@ -131,7 +131,7 @@ impl RefreshSchedule {
         None
     }
 
-    /// A notification was not accepted: nobody is due before this time.
+    /// A notification was not accepted: no phone is due before this time.
     pub fn retry(&mut self, due: &DueRefresh, at: Mono) {
         self.remove(due.aor.as_bytes());
         self.paused_until = at;

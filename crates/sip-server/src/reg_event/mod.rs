@@ -108,7 +108,7 @@ struct Subscription {
     /// CSeq of the last NOTIFY, and of the last SUBSCRIBE.
     cseq: u32,
     remote_cseq: u32,
-    /// Of the next document.
+    /// The version of the next document.
     version: u32,
     expires: Mono,
     /// A NOTIFY has no final response yet.
@@ -296,7 +296,7 @@ impl RegEvents {
         Ok(())
     }
 
-    /// The bindings of an address of record are these now.
+    /// An address of record has these bindings now.
     pub fn changed(
         &mut self,
         transactions: &mut Transactions<'_>,

@@ -23,7 +23,7 @@ pub(super) struct Changes<'c> {
     pub(super) path: &'c [u8],
     /// User-Agent of the request; empty if it has none.
     pub(super) agent: &'c [u8],
-    /// As they were before the request.
+    /// The bindings as they were before the request.
     pub(super) bindings: &'c [Binding],
     pub(super) gruus: &'c mut TempGruus,
     pub(super) steps: &'c mut Vec<Change>,
@@ -46,7 +46,7 @@ impl<'c> Changes<'c> {
                 }
             }
         }
-        // What has ended goes along, and makes room for others of the user.
+        // Expired bindings are removed, too. That makes room for others of the user.
         let (bindings, now) = (self.bindings, self.now);
         let ended = bindings.iter().enumerate();
         let ended = ended.filter(|(_, binding)| binding.is_expired(now));
@@ -175,7 +175,7 @@ impl<'c> Changes<'c> {
         }
     }
 
-    /// All temporary GRUUs of the instance so far lead nowhere from now on.
+    /// From now on, all earlier temporary GRUUs of the instance are invalid.
     fn renew_gruus(&mut self, instance: &[u8]) -> u64 {
         let gruu = self.gruus.unique();
         let places = self.current();

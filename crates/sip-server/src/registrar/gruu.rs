@@ -7,8 +7,8 @@
 //!             80                    64                  64                      64 bits, in base64
 //! ```
 //!
-//! The number is new whenever the temporary GRUUs of an instance lose their force, and bindings have it. So nothing is
-//! kept for each GRUU, and a GRUU whose last binding has ended leads nowhere.
+//! The number is new whenever the temporary GRUUs of an instance become invalid. It is stored in the bindings. So
+//! nothing is stored for each GRUU, and a GRUU whose last binding has ended leads nowhere.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

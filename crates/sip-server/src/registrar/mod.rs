@@ -157,7 +157,7 @@ pub enum Outcome<'b> {
 struct Refusal {
     code: u16,
     reason: &'static str,
-    /// For Min-Expires or Retry-After.
+    /// The value of Min-Expires or Retry-After.
     seconds: u32,
 }
 
@@ -204,7 +204,7 @@ pub struct Registrar {
     domains: Domains,
     hash: AorHash,
     gruus: TempGruus,
-    /// Used again by each request.
+    /// A buffer that each request uses again.
     changes: Vec<Change>,
 }
 
@@ -229,7 +229,7 @@ impl Registrar {
         })
     }
 
-    /// Serves by another configuration from now on. Bindings stay as they are.
+    /// Uses another configuration from now on. Bindings stay as they are.
     ///
     /// # Errors
     /// [`ConfigError`] if the configuration cannot be used; nothing changes then.
@@ -352,7 +352,7 @@ impl Registrar {
             return Err(Refusal::bad("Call-ID Too Long"));
         }
         changes.of(&requested)?;
-        // The answer comes first: what cannot be answered must not be changed.
+        // The response is written first. If that fails, no binding may be changed.
         let listed = Listed {
             now,
             config: &self.config,

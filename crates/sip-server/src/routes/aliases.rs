@@ -242,7 +242,7 @@ mod tests {
             target(&all, "+4930@example.org").as_deref(),
             Some("a%40b@example.org")
         );
-        // The user has its case.
+        // The user part of a URI is case-sensitive.
         assert_eq!(target(&all, "Info@example.org"), None);
         assert_eq!(target(&all, "alice@example.net"), None);
         assert!(!all.is_empty());

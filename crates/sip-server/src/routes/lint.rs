@@ -132,11 +132,11 @@ fn covers(taker: &Route, own: &Route) -> bool {
     fn is_in<T: PartialEq>(own: &[T], taker: &[T]) -> bool {
         taker.is_empty() || !own.is_empty() && own.iter().all(|one| taker.contains(one))
     }
-    // Calls of trunks follow a route to trunks only if it names them.
+    // A call from a trunk follows a route to trunks only if the route names that trunk in `from_trunks`.
     let leads_to_trunks = matches!(taker.action, Action::Trunks(_));
-    let only_named = leads_to_trunks && taker.from_trunks.is_empty();
-    let is_narrower = matches!(own.action, Action::Trunks(_)) && own.from_trunks.is_empty();
-    (!only_named || is_narrower)
+    let taker_skips_trunks = leads_to_trunks && taker.from_trunks.is_empty();
+    let own_skips_trunks = matches!(own.action, Action::Trunks(_)) && own.from_trunks.is_empty();
+    (!taker_skips_trunks || own_skips_trunks)
         && is_in(&own.domains, &taker.domains)
         && is_in(&own.from_trunks, &taker.from_trunks)
         && is_in(&own.from_users, &taker.from_users)

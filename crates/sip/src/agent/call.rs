@@ -32,7 +32,7 @@ pub(super) enum State {
 pub(super) struct Call {
     pub(super) state: State,
     pub(super) local_tag: Vec<u8>,
-    /// Of our last request.
+    /// The CSeq number of our last request.
     cseq: u32,
     /// Early while the call is incoming, then confirmed.
     pub(super) dialog: Option<Dialog>,
@@ -42,7 +42,7 @@ pub(super) struct Call {
     pub(super) invite: Option<u64>,
     /// The INVITE of the peer that has no final response.
     pub(super) offer: Option<ServerKey>,
-    /// Its CSeq number, and that of the ACK for the 2xx.
+    /// The CSeq number of that INVITE, which the ACK for the 2xx has, too.
     pub(super) offer_cseq: u32,
     /// Our 2xx whose ACK has not come.
     pub(super) answered: Option<ServerKey>,
@@ -356,7 +356,7 @@ pub enum RequestTarget<'a> {
     Uri(&'a str),
 }
 
-/// The code that stands for a missing response (RFC 3261 §8.1.3.1).
+/// The status code that the program gets if there was no response (RFC 3261 §8.1.3.1).
 pub(super) const fn code_of(failure: Failure) -> u16 {
     match failure {
         Failure::TimedOut => 408,

@@ -15,7 +15,7 @@ pub(super) struct Dialog {
     routes: Vec<Vec<u8>>,
     /// The remote target: where requests in the dialog go.
     target: Vec<u8>,
-    /// Of the last request of the peer.
+    /// The CSeq number of the last request of the peer.
     remote_cseq: Option<u32>,
     /// The number of the last reliable provisional response in it (RFC 3262 §4).
     pub(super) rseq: Option<u32>,

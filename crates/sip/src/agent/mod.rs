@@ -173,7 +173,7 @@ struct Pending {
     forget_at: Option<Mono>,
     /// The ACKs of its 2xx: the To tag, where it goes, and its bytes.
     acks: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
-    /// Of the last request of its call, if that has ended.
+    /// The CSeq number of the last request of its call, if that call has ended.
     last_cseq: u32,
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Waiting {
     until: Mono,
 }
 
-/// The same of a call that has ended with another final response than a 2xx.
+/// A provisional response without a PRACK, of a call that has ended with a final response other than a 2xx.
 #[derive(Debug)]
 pub(super) struct Outstanding {
     dialog: Dialog,

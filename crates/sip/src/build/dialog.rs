@@ -22,7 +22,7 @@ pub struct DialogRequest<'b> {
 /// The route set is that of the Record-Route fields, which the 2xx has from its request, in their order (§12.1.1).
 ///
 /// # Errors
-/// [`BuildError::Malformed`] if the response lacks what it takes.
+/// [`BuildError::Malformed`] if the response lacks a field that the request needs.
 pub fn request_of_uas<'b>(
     buffer: &'b mut [u8],
     method: Method<'_>,

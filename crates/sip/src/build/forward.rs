@@ -11,14 +11,13 @@ use crate::cursor::Cursor;
 use crate::header::{HeaderKind, NameAddr, Via};
 use crate::message::{Header, Message, StartLine};
 
-/// The most slices a forwarded message is made of: each change takes two, and a kind that is dropped may occur again
-/// and again.
+/// The most slices of a forwarded message. Each change needs two. A dropped field may occur several times.
 pub const MAX_SLICES: usize = 32;
 
 /// Bytes of scratch that [`forward`] needs beyond the topmost Via field, which it writes anew if it is stamped.
 pub const SCRATCH: usize = 128;
 
-/// Places from which parameters of overload control are left out, of which each is two slices.
+/// Places where parameters of overload control are left out, at most. Each needs two slices.
 const MAX_CUTS: usize = 8;
 
 /// What is changed on the way (RFC 3261 §16.6, §16.7). The default is nothing.
@@ -35,10 +34,10 @@ pub struct Edits<'a> {
     pub max_forwards: Option<u8>,
     /// Put on the topmost Via that was received.
     pub stamp: Stamp,
-    /// Leaves out the parameters of RFC 7339 in what is left of Via. They concern two neighbours. A proxy does not
-    /// forward those of a client (§5.6), nor those below the topmost Via of a response (§5.4). The engine has what was
-    /// agreed upon with the client, and writes it into its responses. Those of eight at most are left out: a neighbour
-    /// that does as much leaves one.
+    /// Leaves out the parameters of RFC 7339 in the Via values that remain. They are only for the next neighbour. A
+    /// proxy does not forward those of a client (§5.6), nor those below the topmost Via of a response (§5.4). The
+    /// engine stores what it has agreed upon with the client, and writes it into its responses. At most eight places
+    /// are changed: a neighbour that does the same leaves one.
     pub drop_overload: bool,
     /// Leaves out the topmost value of Via: a response on its way back (§16.7 step 3).
     pub drop_top_via: bool,
@@ -264,7 +263,7 @@ impl<'a> Work<'a> {
     fn drop_overload(&mut self, header: &Header<'a>) -> Result<(), BuildError> {
         let bytes = self.message.as_bytes();
         let mut cursor = Cursor::new(header.value);
-        // A Via that cannot be read is left to whom it concerns.
+        // A Via that cannot be read stays as it is, because only the element that wrote it uses it.
         while let Some(via) = Via::read(&mut cursor) {
             let mut behind = offset_behind(bytes, via.bytes) - via.params.as_bytes().len();
             if via.params.as_bytes().is_empty() {
@@ -276,7 +275,7 @@ impl<'a> Work<'a> {
                 if !is_oc_parameter(param.name) || from < self.copied {
                     continue;
                 }
-                // What follows the last cut is the same cut.
+                // Adjacent parameters count as one cut.
                 self.cuts += usize::from(from > self.copied);
                 if self.cuts > MAX_CUTS {
                     return Ok(());

@@ -25,7 +25,7 @@ pub struct Answerable<'a> {
     cseq: Option<&'a [u8]>,
 }
 
-/// The values of the Via fields, from wherever they can be had.
+/// The values of the Via fields, from the parsed message or from the scan.
 #[derive(Clone, Debug)]
 enum ViaFields<'a> {
     Parsed(Headers<'a>),
@@ -72,7 +72,7 @@ impl<'a> Answerable<'a> {
     }
 }
 
-/// A Via field's first value and `true`, or as much of it as says where an answer goes.
+/// The first value of a Via field and `true`. If its parameters are malformed, the part up to sent-by and `false`.
 fn sent_by(field: &[u8]) -> Option<(Via<'_>, bool)> {
     match Via::read(&mut Cursor::new(field)) {
         Some(via) => Some((via, true)),
@@ -81,7 +81,7 @@ fn sent_by(field: &[u8]) -> Option<(Via<'_>, bool)> {
 }
 
 impl<'a> Message<'a> {
-    /// What a response to this request copies; `None` for a response, for ACK, and where no Via says where an answer
+    /// What a response to this request copies. `None` for a response, for ACK, and if no Via says where the response
     /// goes.
     #[must_use]
     pub fn answerable(&self) -> Option<Answerable<'a>> {
@@ -92,7 +92,7 @@ impl<'a> Message<'a> {
         Some(self.answerable_to(sent_by(via.value)?, None))
     }
 
-    /// The same of a request, where the topmost Via has been read, and whether To has a tag.
+    /// Like [`Message::answerable`], if the caller has already read the topmost Via and knows whether To has a tag.
     pub(crate) fn answerable_to(
         &self,
         (top, is_top_whole): (Via<'a>, bool),
@@ -122,7 +122,7 @@ impl<'a> Scan<'a> {
         Some(self.answerable_to(sent_by(self.via?)?))
     }
 
-    /// The same of a request, where the topmost Via has been read.
+    /// Like [`Scan::answerable`], if the caller has already read the topmost Via.
     pub(crate) fn answerable_to(&self, (top, is_top_whole): (Via<'a>, bool)) -> Answerable<'a> {
         Answerable {
             top,
@@ -142,7 +142,7 @@ impl<'a> Scan<'a> {
 pub struct Stamp {
     /// `received`: replaces any that was there.
     pub received: Option<IpAddr>,
-    /// The value of `rport`, for one that was there without.
+    /// The value of `rport`, if the Via has this parameter without a value.
     pub rport: Option<u16>,
 }
 

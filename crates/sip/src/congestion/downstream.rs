@@ -12,25 +12,24 @@ use crate::Mono;
 
 /// Next hops that have asked for fewer requests, at a time.
 const HOPS: usize = 64;
-/// RFC 7339 §4.3: where oc-validity is absent.
+/// RFC 7339 §4.3: the validity of a report without oc-validity.
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
-/// A server that ends, or whose report was forged, holds nobody back for longer. One that lives reports with each
-/// response.
+/// The longest validity of a report. So a server that ends, or a forged report, cannot throttle requests for longer. A
+/// running server reports in each response.
 const LONGEST_VALIDITY: Duration = Duration::from_secs(60);
-/// Unused capacity of the rate algorithm, so that small bursts pass. RFC 7415 §3.5.2 has a bucket that fills with each
-/// request up to TAU1, and up to TAU2 for requests with priority. Counted from the top they are 1 and -4 requests of
-/// these.
+/// The most tokens of the rate algorithm, so that small bursts pass. Here tokens count down from 4. In RFC 7415 §3.5.2
+/// the bucket fills up with each request. Its limits TAU1 and TAU2 (requests with priority) are 1 and -4 tokens here.
 const RATE_BURST: f64 = 4.0;
-/// And at least as many as come in this time, for who sends many sends them in batches.
+/// The bucket also holds the tokens of this time, because a fast sender sends in batches.
 const RATE_BURST_S: f64 = 0.02;
-/// For at most this number of seconds, other requests compensate for those with priority.
+/// The most tokens that requests with priority may borrow, in seconds of the rate. Other requests pay them back.
 const RATE_DEBT_S: f64 = 10.0;
-/// RFC 7339 §7.2: how often the mix of requests is taken anew.
+/// RFC 7339 §7.2: how often the mix of requests is measured again.
 const MIX: Duration = Duration::from_secs(5);
 /// The mix that is assumed at first: percent that may be throttled before the others are.
 const FIRST_MIX: [u32; 2] = [80, 20];
-/// RFC 7339 §4.4: a sequence number lower by more than that is no late report, but one of a server that has begun anew.
-/// An hour, where it is a time.
+/// RFC 7339 §4.4: a sequence number that is lower by more than this is not a late report. Its server has restarted. If
+/// the number is a time in seconds, this is an hour.
 const BEGUN_ANEW: u64 = 3600;
 
 /// What the top Via of a response asks for.
@@ -95,9 +94,9 @@ struct Hop {
 /// How many requests there were of those that may be throttled and of the others: the two categories of RFC 7339 §7.2.
 #[derive(Clone, Copy, Debug)]
 struct Mix {
-    /// What counts.
+    /// The counts of the last complete period, by which requests are throttled.
     taken: [u32; 2],
-    /// Since then.
+    /// The counts of the current period.
     counted: [u32; 2],
     since: Mono,
 }

@@ -1,5 +1,5 @@
-//! Admission control: an overloaded worker refuses new work before the wait of accepted work grows beyond what is of
-//! use.
+//! Admission control: an overloaded worker refuses new work. Otherwise accepted work would wait until its response is
+//! useless.
 //!
 //! The measure is the expected wait. It is the average time per message, times the waiting messages, those in the
 //! sockets included. The wait of requests that the transaction user has not begun is added. It is compared with a

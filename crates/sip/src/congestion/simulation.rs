@@ -13,9 +13,9 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 const BATCH: usize = 16;
-/// The load lasts so long; the first second is not counted.
+/// How long the load lasts. The first second is not counted.
 const LOAD: u64 = 4 * SECOND;
-/// Half of what can be served, afterwards.
+/// How long half of the capacity is offered after the load.
 const CALM: u64 = 3 * SECOND;
 
 /// What a request costs.
@@ -75,7 +75,7 @@ struct Request {
     is_over: bool,
 }
 
-/// Who sends how many times what can be served.
+/// Senders, and their offered load as a multiple of the capacity.
 #[derive(Clone, Copy)]
 struct Group {
     factor: f64,

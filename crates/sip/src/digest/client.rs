@@ -1,4 +1,4 @@
-//! The side that is asked for credentials.
+//! Digest for the client: it reads challenges and writes credentials.
 
 use super::hash::SESSION;
 use super::{Algorithm, Confirmation, Ha1, Proof, Qop, inside_quotes, write_quoted};
@@ -49,7 +49,7 @@ impl<'a> Challenge<'a> {
         let (algorithm, is_session) =
             get(b"algorithm").map_or(Some((Algorithm::Md5, false)), Algorithm::of_variant)?;
         if is_session && qop.is_none() {
-            // There would be no cnonce to make a session of.
+            // A session variant needs a cnonce, and without `qop` there is none.
             return None;
         }
         Some(Challenge {

@@ -1,4 +1,4 @@
-//! The side that asks for credentials.
+//! Digest for the server: it writes challenges and checks credentials.
 
 use std::borrow::Cow;
 
@@ -358,8 +358,8 @@ impl Server<'_> {
 
     /// Adds Authentication-Info (a proxy: Proxy-Authentication-Info) to the response to a request with valid
     /// credentials. It proves that the server has the password, and may have the next nonce (RFC 7616 §3.5). `body` is
-    /// the answer's. Nothing is added for credentials without `qop`, because their clients do not support the header
-    /// field. Nothing is added for a folded `cnonce`.
+    /// that of the response. Nothing is added for credentials without `qop`, because their clients do not support the
+    /// header field. Nothing is added for a `cnonce` that is folded over several lines.
     pub fn confirm(
         response: &mut Builder<'_>,
         kind: HeaderKind,

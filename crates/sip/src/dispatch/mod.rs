@@ -125,7 +125,7 @@ impl Dispatcher {
             penalties: Penalties::new(key),
             requests: Slab::new(),
             responses: Slab::new(),
-            queries: PendingQueries::new(key, config.most_questions),
+            queries: PendingQueries::new(key, config.max_queries),
             failures: VecDeque::new(),
             stats: Stats::default(),
             config,
@@ -227,7 +227,7 @@ impl Dispatcher {
         let key = RequestKey::of(mark);
         let request = self.requests.get(key.slot, key.generation)?;
         if request.client != Some(client) {
-            // Of a server that was given up.
+            // The response is of a server that the dispatcher has given up.
             return None;
         }
         let code = message.status_code().unwrap_or(0);
@@ -295,7 +295,8 @@ impl Dispatcher {
             ClientFailure::TransportFailed => (Outcome::TransportFailed, Failure::TransportFailed),
             ClientFailure::Cancelled => return self.fail(key, Failure::Cancelled),
         };
-        // RFC 3263 §4.3: only who has not answered at all has failed; who rings, or works on it, has not.
+        // RFC 3263 §4.3: a server has failed only if it sent no response at all. A server that sent a provisional
+        // response has not.
         let outcome = if request.heard && failure == ClientFailure::TimedOut {
             Outcome::Answered
         } else {

@@ -15,33 +15,33 @@ use crate::routing::{Candidate, TargetError};
 pub struct Source {
     /// Its name.
     pub listener: ListenerKey,
-    /// Its transport; a listener that has two is here twice.
+    /// Its transport. A listener with two transports has two entries.
     pub transport: Transport,
     /// IPv4, or else IPv6.
     pub is_v4: bool,
 }
 
-/// Says which addresses requests of [`AllowedDestination::Near`] may go to besides.
+/// Says to which other addresses requests of [`AllowedDestination::Near`] may go.
 pub type Allowed = Box<dyn Fn(SocketAddr) -> bool + Send>;
 
 /// The other nodes of a cluster. Requests to them leave by sockets of their own.
 pub struct ClusterNodes {
-    /// What requests to them leave by. Their transports lead nowhere else.
+    /// The sockets for requests to them. Their transports are not used for any other address.
     pub sources: Vec<Source>,
     /// Whether one of them is at this address and has this transport there.
     pub has: Box<dyn Fn(Transport, SocketAddr) -> bool + Send>,
 }
 
-/// Bounds, and what there is to send by.
+/// Limits, and the sockets to send from.
 pub struct Config {
     /// What requests leave by, the preferred transport first.
     pub sources: Vec<Source>,
-    /// Nobody by default.
+    /// The nodes of the cluster. Default: none.
     pub nodes: Option<ClusterNodes>,
     /// Requests at a time; 10,000 by default.
     pub most: usize,
     /// Questions to the DNS at a time; 64 by default.
-    pub most_questions: usize,
+    pub max_queries: usize,
     /// Responses at a time that are tried elsewhere; 32 by default.
     pub most_responses: usize,
     /// For how long after the first attempt another server is tried; twice 64*T1 by default, so that one may be silent.
@@ -67,7 +67,7 @@ impl Config {
             sources,
             nodes: None,
             most: 10_000,
-            most_questions: 64,
+            max_queries: 64,
             most_responses: 32,
             failover_time: Duration::from_secs(64),
             allowed: Box::new(|_| false),
@@ -162,19 +162,19 @@ pub struct OutgoingRequest<'a> {
     pub target: &'a [u8],
     /// The request without a Via of ours, in pieces; the first begins with the start line.
     pub pieces: &'a [&'a [u8]],
-    /// The overload report that throttles it, if any.
+    /// The priority class. If a next hop asks for less (RFC 7339), the lowest classes are withheld first.
     pub class: Class,
-    /// Comes back with everything that becomes of it.
+    /// Comes back with each response and with a failure.
     pub mark: Mark,
     /// How far it may go.
     pub reach: AllowedDestination,
     /// What [`Engine::loop_check`](crate::engine::Engine::loop_check) said of it, for a proxy that forks.
     pub loop_check: Option<LoopCheck>,
-    /// The flow to send the request by while its connection lives, instead of a DNS look-up (RFC 5626 §5.3). It is the
-    /// flow that the dialog began with. Where a new connection can be had, the target says where to if the flow is
-    /// gone.
+    /// The flow to send the request by while its connection is open, instead of a DNS look-up (RFC 5626 §5.3). It is
+    /// the flow that the dialog began with. If it has ended and a new connection is possible, the request goes to the
+    /// target.
     pub flow: Option<Flow>,
-    /// What to send it from, if that can reach the server: in a dialog, what it was begun by.
+    /// The socket to send it from, if that can reach the server: in a dialog, the socket that the dialog began with.
     pub from: Option<SendFrom>,
 }
 
@@ -198,15 +198,15 @@ pub enum Failure {
     /// The DNS did not respond: 503.
     #[error("the DNS did not answer")]
     NoDns,
-    /// Too many questions are open: 503.
+    /// Too many queries are open: 503.
     #[error("too many DNS queries are open")]
-    TooManyQuestions,
-    /// It leads where it may not go, or where nothing here can: 403, or 503.
+    TooManyQueries,
+    /// The URI leads only to addresses that are not allowed, or that no socket here can reach: 403, or 503.
     #[error("the URI leads to no address that requests may go to")]
     Forbidden,
     /// Every server has asked by Retry-After to be left alone for a while: 503.
     #[error("every server has asked for a pause (Retry-After)")]
-    LeftAlone,
+    AskedToWait,
     /// No server answered in time: 408 (RFC 3261 §8.1.3.1).
     #[error("no server answered in time")]
     TimedOut,
@@ -224,7 +224,7 @@ pub enum Failure {
 /// A failure that the TU gets instead of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DispatchFailure {
-    /// The order's mark. Nothing more is told of it.
+    /// The mark of the request. No other result of this request follows.
     pub mark: Mark,
     /// What happened.
     pub failure: Failure,
@@ -233,7 +233,7 @@ pub struct DispatchFailure {
 /// Counts, and what there is now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Requests ordered.
+    /// Requests that the TU has sent.
     pub requests: u64,
     /// Attempts after the first.
     pub failed_over: u64,
@@ -241,7 +241,7 @@ pub struct Stats {
     pub failed: u64,
     /// Requests whose targets were forbidden destinations.
     pub forbidden: u64,
-    /// Responses that went elsewhere than their request came from, as nobody took them there.
+    /// Responses that went to another address than their request came from, because delivery there had failed.
     pub redirected: u64,
     /// Requests in progress now.
     pub alive: usize,

@@ -27,9 +27,9 @@ pub(super) enum Waiter {
 #[derive(Debug)]
 pub(super) struct PendingQueries {
     open: HashMap<Query, Vec<Waiter>, Seeded>,
-    /// Queries that were not returned yet.
+    /// Queries that the embedder has not taken yet.
     new: VecDeque<Query>,
-    /// When each was asked, the first one first; of some the answer has come.
+    /// When each query was asked, the oldest first. Some of them have their answer already.
     asked: VecDeque<(Mono, Query)>,
     most: usize,
 }
@@ -48,7 +48,7 @@ impl PendingQueries {
         self.open.len()
     }
 
-    /// Has these asked, all but what was asked for this message already.
+    /// Asks these queries, except those that were already asked for this message.
     pub(super) fn ask_all(
         &mut self,
         now: Mono,
@@ -69,13 +69,13 @@ impl PendingQueries {
             }
             asked.push(query.clone());
             if !self.ask(now, query, who) {
-                return Err(Failure::TooManyQuestions);
+                return Err(Failure::TooManyQueries);
             }
         }
         Ok(())
     }
 
-    /// Has a question asked; `false` if too many are open.
+    /// Asks a query. Returns `false` if too many are open.
     fn ask(&mut self, now: Mono, query: Query, who: Waiter) -> bool {
         if let Some(waiting) = self.open.get_mut(&query) {
             waiting.push(who);

@@ -15,7 +15,7 @@ use crate::routing::{Candidate, Failover, Locate, Located, Outcome, Query};
 
 #[derive(Debug)]
 pub(super) struct Request {
-    /// The TU's.
+    /// The mark of the TU.
     pub(super) mark: Mark,
     class: Class,
     reach: AllowedDestination,
@@ -26,12 +26,12 @@ pub(super) struct Request {
     name: Option<PeerName>,
     /// Empty when no other server will be tried any more.
     pub(super) bytes: Box<[u8]>,
-    /// What was asked for it.
+    /// The queries that were asked for this request.
     asked: Vec<Query>,
     servers: Option<Failover>,
     /// The transaction with the server that is tried now.
     pub(super) client: Option<ClientKey>,
-    /// That server has answered provisionally.
+    /// That server has sent a provisional response.
     pub(super) heard: bool,
     is_invite: bool,
     pub(super) is_ack: bool,
@@ -41,7 +41,7 @@ pub(super) struct Request {
     pub(super) only_by_flow: bool,
     /// It fails with its flow, also after a provisional response.
     pub(super) ends_with_flow: bool,
-    /// It uses a flow. If the flow has failed, the dispatcher may locate the server of its target instead.
+    /// It uses a flow. If the flow fails, the dispatcher may still find the server of its target by the DNS.
     may_locate: bool,
     /// The TU has cancelled it.
     pub(super) is_cancelled: bool,
@@ -76,7 +76,7 @@ impl Request {
         })
     }
 
-    /// No other server will be tried.
+    /// No other server is tried.
     pub(super) fn give_up_others(&mut self) {
         self.servers = None;
         self.bytes = Box::default();
@@ -85,7 +85,7 @@ impl Request {
 }
 
 impl Dispatcher {
-    /// Gets on with finding the servers; when they are known, tries the first.
+    /// Continues to find the servers. When they are known, tries the first one.
     pub(super) fn locate(&mut self, now: Mono, engine: &mut Engine, key: RequestKey) {
         let Some(request) = self.requests.get(key.slot, key.generation) else {
             return;
@@ -140,7 +140,7 @@ impl Dispatcher {
             servers.retain(|server| !penalties.has_asked(now, server.transport, server.remote));
         }
         if servers.is_empty() {
-            return self.fail(key, Failure::LeftAlone);
+            return self.fail(key, Failure::AskedToWait);
         }
         request.asked = Vec::new();
         request.servers = Some(Failover::new(servers, now, config.failover_time));

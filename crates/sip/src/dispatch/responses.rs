@@ -31,7 +31,7 @@ impl ResponseKey {
 #[derive(Debug)]
 pub(super) struct Response {
     server: ServerKey,
-    /// Where it could not go.
+    /// The destination to which the response could not be sent.
     tried: Destination,
     target: Locate,
     /// Whom sent-by names, for TLS.
@@ -81,7 +81,7 @@ impl Dispatcher {
         self.locate_response(now, engine, ResponseKey { slot, generation });
     }
 
-    /// Gets on with finding whom sent-by names; when they are known, tries the first.
+    /// Continues to find the servers that sent-by names. When they are known, tries the first one.
     pub(super) fn locate_response(&mut self, now: Mono, engine: &mut Engine, key: ResponseKey) {
         let Some(response) = self.responses.get(key.slot, key.generation) else {
             return;

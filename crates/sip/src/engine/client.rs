@@ -375,7 +375,7 @@ impl Engine {
             Some(Sending::Cancel) => self.send_cancel(now, key),
             _ => {}
         }
-        if step.shed
+        if step.discards
             && let Some(client) = self.clients.slab.get(key.slot, key.generation)
         {
             release(&mut self.store, &mut client.message);
@@ -452,7 +452,7 @@ impl Engine {
         }
     }
 
-    /// Ends a transaction. With an INVITE's ends its CANCEL's: nobody waits for it any more.
+    /// Ends a transaction. If it is an INVITE's, the transaction of its CANCEL ends, too.
     fn end_client(&mut self, now: Mono, key: ClientKey) {
         if self.clients.slab.get(key.slot, key.generation).is_none() {
             return;

@@ -19,12 +19,12 @@ pub(super) enum Machine {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) machine: Machine,
-    /// With what the method of CSeq is compared.
+    /// A hash of the request's method. A response must have the same method in CSeq.
     pub(super) method: u32,
     pub(super) to: Destination,
     /// The connection the request went over, or must go over.
     pub(super) connection: Option<ConnectionKey>,
-    /// The TU has named the connection: no other will do.
+    /// The TU has named the connection, so no other connection is used.
     pub(super) is_named: bool,
     /// It fails with its connection, also after a provisional response: its other side is reached by no other way.
     pub(super) ends_with_connection: bool,
@@ -34,9 +34,9 @@ pub(super) struct Client {
     pub(super) older: Option<u32>,
     pub(super) newer: Option<u32>,
     pub(super) mark: Option<Mark>,
-    /// The request, or the ACK later, as long as it may have to be sent again or a CANCEL be made from it.
+    /// The request, later the ACK. It is kept as long as it may be retransmitted, or a CANCEL may be made from it.
     pub(super) message: Option<Cell>,
-    /// The slot of the CANCEL's transaction, of an INVITE's; or of the INVITE's, of a CANCEL's.
+    /// In an INVITE's transaction, the slot of its CANCEL's transaction. In a CANCEL's, the slot of the INVITE's.
     pub(super) partner: Option<ClientKey>,
     pub(super) is_cancel: bool,
     /// The request has the Via of another element below ours, so its responses have it, too.

@@ -1,4 +1,4 @@
-//! Connections: which there are, which to use, which to open and to close (RFC 3261 §18).
+//! The connections of an engine: which to use, to open and to close (RFC 3261 §18).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::{HashKey, Mono};
 
 /// Connections being opened at a time.
 const MAX_CONNECTING: usize = 1024;
-/// Messages that wait for one.
+/// Messages that wait for one connection.
 const MAX_WAITING: usize = 1024;
 /// How often idle connections are looked for.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ struct Connection {
     remote: SocketAddr,
     /// The name that it was opened for and that its server has proved.
     name: Option<PeerName>,
-    /// Of a client that has proved who it is.
+    /// The client of an accepted connection, if its certificate was verified.
     client: Option<Box<Client>>,
     /// We opened it, so we close it.
     ours: bool,
@@ -66,7 +66,7 @@ struct Connection {
     newest: Option<u32>,
     /// Requests that came by it and have no final response yet.
     unanswered: u32,
-    /// The other end sends nothing more: the connection takes responses alone.
+    /// The other end sends nothing more: the connection is used for responses only.
     is_half_closed: bool,
     used_at: Mono,
 }
@@ -75,7 +75,7 @@ struct Connection {
 #[derive(Debug)]
 struct Client {
     names: Arc<[PeerName]>,
-    /// What requests may reach it by besides (RFC 5923).
+    /// Further addresses: requests to them go over this connection (RFC 5923).
     aliases: Vec<Remote>,
 }
 
@@ -298,7 +298,7 @@ impl Connections {
         if let Some(key) = self.by_remote.get(&remote) {
             return Path::Open(*key, waiting);
         }
-        // RFC 5922 §7.3: without a name to compare, nobody could be authenticated.
+        // RFC 5922 §7.3: the server's certificate cannot be checked without a name.
         if to.transport.is_secure() && to.name.is_none() {
             return Path::Refused(waiting);
         }

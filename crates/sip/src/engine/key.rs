@@ -1,4 +1,4 @@
-//! The names of transactions, and how a request finds its server transaction.
+//! The keys of transactions, and how a request finds its server transaction.
 
 use std::num::NonZeroU64;
 
@@ -31,15 +31,15 @@ pub struct ClientKey {
     pub(super) generation: u32,
 }
 
-/// Names a connection that was asked for.
+/// Names a connection that the engine has asked the embedder to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectKey {
     pub(super) slot: u32,
     pub(super) generation: u32,
 }
 
-/// By what a server transaction is known: 128 bits of a keyed hash of what RFC 3261 §17.2.3 compares. Two different
-/// requests share one with a chance of 2^-128, which nobody without the key can better.
+/// Identifies a server transaction: 128 bits of a keyed hash of what RFC 3261 §17.2.3 compares. Two different requests
+/// have the same one with probability 2^-128. Nobody can raise that without the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(pub(super) u128);
 
@@ -54,8 +54,8 @@ impl Fingerprint {
     }
 }
 
-/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of
-/// 2^-62. Its lowest bits say of what.
+/// Identifies what messages with different branches have in common: a keyed hash. Unrelated messages have the same one
+/// with probability 2^-62. Its lowest bits say which kind of messages it is for.
 pub(super) type RelatedKey = NonZeroU64;
 
 /// Set in what an INVITE within a dialog and its ACK have in common.

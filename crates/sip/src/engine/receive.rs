@@ -1,4 +1,4 @@
-//! What a message is, and whose.
+//! What a received message is, and which transaction it belongs to.
 
 use std::net::SocketAddr;
 
@@ -264,9 +264,8 @@ impl Engine {
         Some(self.matcher.by_branch(branch, via, method).id())
     }
 
-    /// RFC 3261 §9.2: the transaction that a CANCEL is for, matched as if its method were any but CANCEL and ACK. Only
-    /// an INVITE is cancelled by it; all others are answered as if nothing had happened, and so is the CANCEL: with
-    /// 200.
+    /// RFC 3261 §9.2: the transaction that a CANCEL is for, matched as if its method were any but CANCEL and ACK. A
+    /// CANCEL ends only an INVITE. For another method it has no effect, and gets a 200.
     fn cancelled_by(&self, cancel: &NewRequest<'_>) -> Option<u32> {
         let invite = [Method::Invite];
         let others = Method::KNOWN.iter().copied();

@@ -12,7 +12,7 @@ use super::slab::Slab;
 
 /// Places for requests that were answered at once, four bytes each.
 const PLACE_COUNT: usize = 32_768;
-/// Nobody.
+/// Marks an unused place.
 const NOBODY: u32 = u32::MAX;
 
 /// The tables.

@@ -1,4 +1,4 @@
-//! What the TU answers.
+//! Responses of the TU.
 
 /// A response of the TU.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +103,8 @@ impl<'a> Reply<'a> {
         self.until_ack()
     }
 
-    /// The same without its last header line; `None` if there is none to spare. A challenge keeps one (RFC 3261 §22.2).
+    /// This reply without its last header line. `None` if it has none to leave out: a challenge keeps one (RFC 3261
+    /// §22.2).
     pub(super) fn shorter(mut self) -> Option<Reply<'a>> {
         let Content::Made { headers, .. } = &mut self.content else {
             return None;

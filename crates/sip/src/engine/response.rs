@@ -1,4 +1,4 @@
-//! Responses: whose they are, and the ACK and CANCEL that follow from them.
+//! Responses: which transaction they belong to, and the ACK and CANCEL that follow from them.
 
 use std::net::SocketAddr;
 
@@ -29,7 +29,7 @@ impl Engine {
     ) -> Received<'m> {
         let code = message.status_code().unwrap_or(0);
         let key = match self.match_response(&message, via) {
-            // It is counted where it belongs.
+            // The worker of its transaction counts it.
             Ok(Matched::Elsewhere(worker)) => return Received::Elsewhere { worker },
             Ok(Matched::Here(key)) => Ok(key),
             Err(reason) => Err(reason),

@@ -1,5 +1,5 @@
-//! How requests are signed: host and port of the topmost Via (RFC 3261 §18.1.1), and of the Record-Route, Path and
-//! Contact values of this server.
+//! The host and port of this server in its messages: in the topmost Via of requests (RFC 3261 §18.1.1), and in its
+//! Record-Route, Path and Contact values.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -360,7 +360,7 @@ impl Engine {
         Ok(compose::later(&mut self.scratch, kept, reply, &tag)?.len())
     }
 
-    /// The response lies in the scratch buffer: the machine says whether it may go.
+    /// The response is in the scratch buffer. The state machine decides whether it is sent.
     fn finish_response(
         &mut self,
         now: Mono,
@@ -373,8 +373,10 @@ impl Engine {
         let server = server.ok_or(RespondError::Gone)?;
         let step = server.machine.respond(now, &timers, reply.code);
         let step = step.ok_or(RespondError::OutOfPlace)?;
-        let mut keeps = reply.code > 100 && !step.shed && !step.end;
-        if let (Machine::Invite(machine), true) = (&mut server.machine, reply.repeat && step.shed) {
+        let mut keeps = reply.code > 100 && !step.discards && !step.end;
+        if let (Machine::Invite(machine), true) =
+            (&mut server.machine, reply.repeat && step.discards)
+        {
             machine.repeat_2xx(now, &timers);
             keeps = true;
         }
@@ -486,7 +488,7 @@ impl Engine {
             self.end_server(key);
             return;
         }
-        if step.shed
+        if step.discards
             && let Some(server) = self.servers.slab.get(key.slot, key.generation)
         {
             release(&mut self.store, &mut server.request);
@@ -645,7 +647,7 @@ impl ResponsePath {
     }
 }
 
-/// Whether messages with other branches may ask for a transaction.
+/// Whether messages with other branches may look up a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByOthers {
     Yes,

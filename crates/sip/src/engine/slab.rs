@@ -194,7 +194,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry at this index, if it is this tenant.
+    /// The entry at this index, if it still has this generation.
     pub(crate) fn get(&mut self, index: u32, generation: u32) -> Option<&mut T> {
         let (current, value) = self.at(index)?;
         (current == generation).then_some(value)

@@ -22,7 +22,7 @@ pub struct Stats {
     pub acks: u64,
     /// Client transactions that timed out.
     pub timeouts: u64,
-    /// Server transactions that gave way to new ones: they were finished, and absorbed repetitions.
+    /// Finished server transactions that ended early to make room for new ones. They only absorbed retransmissions.
     pub cut_short: u64,
     /// Requests refused with 503 because there were as many transactions as there may be.
     pub without_room: u64,

@@ -74,8 +74,9 @@ impl<'a> Scan<'a> {
             let mut cursor = Cursor::new(line);
             let name = cursor.take(TOKEN);
             let rest = cursor.rest();
-            // What ends otherwise is no request of any version, but somebody else's protocol. The version is in any
-            // case (RFC 3261 §7.1), as the parser has it: what it takes must not get past overload control.
+            // A line with another ending is of another protocol, not a request of any version of SIP. As in the parser,
+            // the version may have any case (RFC 3261 §7.1). Otherwise a request that the parser accepts would avoid
+            // overload control.
             let is_sip = memchr::memrchr_iter(b' ', rest).any(|space| {
                 let version = rest.get(space + 1..).unwrap_or_default();
                 start_line::is_response(version)

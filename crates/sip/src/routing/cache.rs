@@ -1,4 +1,5 @@
-//! What the DNS has said, for as long as it may be believed. Bounded; the answer that ends first makes room.
+//! The cache of DNS answers. It keeps an answer until it expires. If the cache is full, it removes the answers that
+//! expire first.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -65,7 +66,7 @@ impl DnsRecords {
         }
     }
 
-    /// An answer has no more records than are of use: this many are looked at, and no more kept.
+    /// Keeps the first [`MAX_RECORDS`] records only. The locator needs no more of them.
     fn truncate(&mut self) {
         match self {
             DnsRecords::Naptr(records) => records.truncate(MAX_RECORDS),
@@ -78,13 +79,14 @@ impl DnsRecords {
 const MAX_RECORDS: usize = 32;
 /// Answers kept at a time.
 const MAX_ANSWERS: usize = 1024;
-/// An answer that is valid for less is asked for too often.
+/// The shortest time to live of an answer. With a shorter one, the server would send too many queries.
 const MIN_TTL: Duration = Duration::from_secs(5);
-/// One that is valid for longer would outlive every change of the zone.
+/// The longest time to live of an answer. So a change of the zone has an effect within a day.
 const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-/// RFC 2308 §5: that there is nothing is believed for hours at most; here for minutes.
+/// How long the cache keeps an answer without records. RFC 2308 §5 allows hours; here it is minutes.
 const LONGEST_NEGATIVE: Duration = Duration::from_secs(300);
-/// When the DNS did not respond: soon enough to see it back, late enough not to ask for every message.
+/// How long the cache keeps a failure of the DNS. The server must not send a query for every message, but must notice
+/// soon when the DNS responds again.
 const FAILURE_TTL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -154,7 +156,7 @@ impl DnsCache {
         });
     }
 
-    /// What is known, if it still may be believed.
+    /// The cached answer, if it has not expired.
     pub(super) fn get(&self, now: Mono, query: &Query) -> Option<&Result<DnsRecords, DnsFailed>> {
         let entry = self.entries.get(query)?;
         (entry.until > now).then_some(&entry.answer)

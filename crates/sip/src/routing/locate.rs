@@ -58,7 +58,7 @@ pub struct Candidate {
     pub remote: SocketAddr,
 }
 
-/// What came of it.
+/// The result of [`Locator::locate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Located {
     /// Servers to try in this order; never empty.
@@ -74,7 +74,7 @@ pub enum Located {
 /// Servers in one result.
 const MAX_SERVERS: usize = 16;
 
-/// What we can do.
+/// Finds servers, with the transports of this host.
 #[derive(Clone, Debug)]
 pub struct Locator {
     /// Our transports, the preferred first.
@@ -102,7 +102,7 @@ impl Locator {
         self
     }
 
-    /// The servers for `what`, those that are to be left alone behind the others.
+    /// The servers for `what`. Those with a penalty come last.
     pub fn locate(
         &mut self,
         now: Mono,

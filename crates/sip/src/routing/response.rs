@@ -57,7 +57,7 @@ fn is_unicast(address: IpAddr) -> bool {
     !address.is_multicast() && !address.is_unspecified() && !is_broadcast
 }
 
-/// How far inside an address is: what is at some depth reaches what is as deep, or less.
+/// How far inside a network an address is. A source may name a `maddr` of its own depth or less.
 fn depth(address: IpAddr) -> u8 {
     let (is_private, is_link_local) = match address.to_canonical() {
         IpAddr::V4(v4) => {

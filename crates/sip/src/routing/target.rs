@@ -1,4 +1,4 @@
-//! Whom a URI names: what RFC 3263 §4 begins with.
+//! The TARGET of a URI, with which the procedure of RFC 3263 §4 begins.
 
 use super::locate::{Locate, Scheme};
 use super::name::DnsName;

@@ -67,7 +67,7 @@ impl InviteClient {
             (State::Calling | State::Proceeding, 2) => {
                 self.state = State::Accepted;
                 self.clocks = Clocks::ending(now.plus(timers.give_up()));
-                Step::tu_event(TuEvent::Response).and_shed()
+                Step::tu_event(TuEvent::Response).and_discard()
             }
             (State::Calling | State::Proceeding, 3..=6) => {
                 let step = Step::tu_event(TuEvent::Response).and_send(Sending::NewAck);
@@ -103,7 +103,7 @@ impl InviteClient {
         step
     }
 
-    /// The TU wants the call no more.
+    /// The TU cancels the INVITE.
     pub(crate) fn cancel(&mut self, now: Mono, timers: &Timers) -> Step {
         match (self.state, self.cancel) {
             (State::Calling, Cancel::No) => {
@@ -232,7 +232,7 @@ mod tests {
     fn a_2xx_is_accepted_and_every_further_one_goes_to_the_tu_until_timer_m() {
         let (mut machine, timers) = start(false);
         let step = machine.response(at(300), &timers, 200);
-        assert_eq!(step, Step::tu_event(TuEvent::Response).and_shed());
+        assert_eq!(step, Step::tu_event(TuEvent::Response).and_discard());
         let again = machine.response(at(900), &timers, 200);
         assert_eq!(again, Step::tu_event(TuEvent::Response));
         assert_eq!(machine.response(at(901), &timers, 180), Step::NOTHING);

@@ -79,7 +79,7 @@ impl InviteServer {
             (State::Proceeding, 2) => {
                 self.state = State::Accepted;
                 self.clocks = Clocks::ending(now.plus(timers.give_up()));
-                Some(step.and_shed())
+                Some(step.and_discard())
             }
             (State::Proceeding, 3..=6) => {
                 self.state = State::Completed;
@@ -92,7 +92,7 @@ impl InviteServer {
                 Some(step)
             }
             // RFC 6026 §7.1: the TU's retransmissions, and 2xx of other branches.
-            (State::Accepted, 2) => Some(step.and_shed()),
+            (State::Accepted, 2) => Some(step.and_discard()),
             _ => None,
         }
     }
@@ -127,7 +127,7 @@ impl InviteServer {
                     return Step::end();
                 }
                 self.clocks = Clocks::ending(now.plus(timers.t4));
-                Step::NOTHING.and_shed()
+                Step::NOTHING.and_discard()
             }
             // RFC 6026 §7.1: passed up, and no change of state.
             State::Accepted => Step::tu_event(TuEvent::Ack),
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_2xx_is_accepted_and_absorbs_the_invite_until_timer_l() {
         let (mut machine, timers) = start(false);
-        let sent = Some(RESPONSE.and_shed());
+        let sent = Some(RESPONSE.and_discard());
         assert_eq!(machine.respond(at(1_000), &timers, 200), sent);
         assert!(!machine.is_proceeding());
         assert_eq!(machine.request(), Step::NOTHING);
@@ -290,7 +290,7 @@ mod tests {
         let (mut machine, timers) = start(false);
         assert_eq!(machine.ack(at(0), &timers), Step::NOTHING);
         let _ = machine.respond(at(0), &timers, 603);
-        assert_eq!(machine.ack(at(100), &timers), Step::NOTHING.and_shed());
+        assert_eq!(machine.ack(at(100), &timers), Step::NOTHING.and_discard());
         assert_eq!(machine.ack(at(200), &timers), Step::NOTHING);
         assert_eq!(machine.request(), Step::NOTHING);
         assert_eq!(machine.respond(at(200), &timers, 200), None);

@@ -25,8 +25,8 @@ use crate::timer::Timers;
 pub(crate) struct Step {
     pub(crate) send: Option<Sending>,
     pub(crate) tu_event: Option<TuEvent>,
-    /// The stored message is of no more use: only the key is needed from now on.
-    pub(crate) shed: bool,
+    /// The engine releases the stored message, because only the key is needed from now on.
+    pub(crate) discards: bool,
     /// The transaction is over.
     pub(crate) end: bool,
 }
@@ -69,7 +69,7 @@ impl Step {
     pub(crate) const NOTHING: Step = Step {
         send: None,
         tu_event: None,
-        shed: false,
+        discards: false,
         end: false,
     };
 
@@ -99,8 +99,8 @@ impl Step {
         self
     }
 
-    const fn and_shed(mut self) -> Step {
-        self.shed = true;
+    const fn and_discard(mut self) -> Step {
+        self.discards = true;
         self
     }
 

@@ -53,7 +53,7 @@ impl NonInviteClient {
             }
             (State::Trying | State::Proceeding, 2..=6) => {
                 self.state = State::Completed;
-                let step = Step::tu_event(TuEvent::Response).and_shed();
+                let step = Step::tu_event(TuEvent::Response).and_discard();
                 // RFC 3261 §17.1.2.2: timer K is zero over reliable transports.
                 if self.reliable {
                     return step.and_end();
@@ -148,7 +148,7 @@ mod tests {
         let (mut machine, timers) = start(true);
         assert_eq!(pass(machine), [(32_000, TIMEOUT)]);
         let step = machine.response(at(5), &timers, 200);
-        let expected = Step::tu_event(TuEvent::Response).and_shed().and_end();
+        let expected = Step::tu_event(TuEvent::Response).and_discard().and_end();
         assert_eq!(step, expected);
     }
 
@@ -156,7 +156,7 @@ mod tests {
     fn a_final_response_reaches_the_tu_once_and_later_ones_are_absorbed_until_timer_k() {
         let (mut machine, timers) = start(false);
         let step = machine.response(at(50), &timers, 404);
-        assert_eq!(step, Step::tu_event(TuEvent::Response).and_shed());
+        assert_eq!(step, Step::tu_event(TuEvent::Response).and_discard());
         for status in [404, 200, 100, 503] {
             assert_eq!(machine.response(at(60), &timers, status), Step::NOTHING);
         }

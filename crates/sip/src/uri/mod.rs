@@ -115,7 +115,7 @@ impl<'a> Uri<'a> {
         if scheme.eq_ignore_ascii_case(b"tel") {
             return TelUri::read(rest).map(Uri::Tel);
         }
-        // `#` is no part of a URI in the sense of RFC 3261, and of what others call one.
+        // RFC 3261 has no `#` in a URI. URIs of other schemes may have one, before a fragment.
         match rest
             .iter()
             .all(|&byte| chars::is(byte, URIC) || byte == b'#')

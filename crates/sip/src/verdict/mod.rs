@@ -92,7 +92,7 @@ pub enum DropReason {
     BadAck,
     /// A response whose form is wrong (RFC 3261 §18.1.2 requires no reply).
     BadResponse,
-    /// A response for somebody else: a user agent's has one Via (§8.1.3.3).
+    /// A response for another element: a user agent's response has one Via (§8.1.3.3).
     NotOurs,
     /// A response whose next hop would be a broadcast or multicast address (RFC 4475 §3.3.10).
     Broadcast,

@@ -1,4 +1,4 @@
-//! Requests.
+//! The checks of a request.
 
 use super::{Cause, Element, Rules};
 use crate::Method;

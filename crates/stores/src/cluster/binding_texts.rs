@@ -12,7 +12,7 @@ use super::seal::Seal;
 
 /// Longest lifetime of a binding that is written: 30 days.
 const LONGEST_MS: u64 = 30 * 86_400_000;
-/// Clocks of nodes differ by less. It bounds how long an entry can be repeated by somebody who has not the secret.
+/// Clocks of nodes differ by less. It limits how long somebody without the secret can repeat an entry.
 const VALID_S: u64 = 180;
 const PURPOSE: &str = "binding";
 

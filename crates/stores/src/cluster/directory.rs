@@ -11,12 +11,12 @@ use super::seal::Seal;
 pub const INTERVAL_MS: u64 = 1_000;
 /// Time to live of what a node has published.
 pub const TTL_MS: u64 = 4_000;
-/// Without an engine, a node stays known for this long: nobody knows better.
+/// Without an engine, a node stays known for this long, because there is no newer information.
 const LAST_KNOWN_MS: u64 = 30_000;
 const PURPOSE: &str = "node";
 /// Nodes of a cluster.
 pub const MAX_NODES: usize = 1_000;
-/// Clocks of nodes differ by less. It bounds how long a text can be repeated by somebody who has not the secret.
+/// Clocks of nodes differ by less. It limits how long somebody without the secret can repeat a text.
 const VALID_S: u64 = 180;
 
 /// What a node says of itself.
@@ -25,7 +25,7 @@ const VALID_S: u64 = 180;
 pub struct NodeInfo {
     /// `cluster.node`.
     pub name: String,
-    /// Another number for each process.
+    /// A number that differs between processes.
     pub run: u64,
     /// Where clients reach it: transport (`udp`, `tcp`, `tls`, `dtls`) and address.
     pub addresses: Vec<(String, SocketAddr)>,
@@ -47,7 +47,7 @@ pub struct NodeInfo {
     pub version: String,
     /// Counts what the process has published.
     pub sequence: u64,
-    /// When, by its clock.
+    /// When this was published, by the clock of the node.
     pub unix_s: u64,
 }
 
@@ -63,7 +63,7 @@ struct Entry {
 pub struct KnownNode {
     /// What it said.
     pub info: NodeInfo,
-    /// How long ago that was news.
+    /// How long ago this node first saw it.
     pub age_ms: u64,
     /// This node itself.
     pub is_own: bool,
@@ -79,11 +79,11 @@ struct Last {
 /// What the engine had under the name of this node before an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnEntry {
-    /// The last text of this process, or nothing that says more.
+    /// The entry shows neither a loss of data nor another process.
     Kept,
     /// An earlier text, or none, although this process has published a later one: the engine has lost data.
     Lost,
-    /// Another process has the same name, twice in a row. Once is an upgrade or a restart.
+    /// Another process has the same name, twice in a row. Once is normal: an upgrade or a restart.
     Twin,
 }
 
@@ -92,11 +92,11 @@ pub enum OwnEntry {
 pub struct Directory {
     own: NodeInfo,
     others: BTreeMap<String, Entry>,
-    /// Of each process, by name and run.
+    /// The last text of each process, by name and run.
     last: HashMap<(String, u64), Last>,
-    /// The sequence that the engine has for sure, and when that was sent; `None` until then.
+    /// The sequence that the engine has confirmed, and when it was sent. `None` before the first confirmation.
     published: Option<(u64, u64)>,
-    /// How often in a row the own entry was of another process.
+    /// How many exchanges in a row have found an entry of another process under the name of this node.
     in_a_row: u32,
     seal: Seal,
     /// When the engine last responded.
@@ -105,12 +105,12 @@ pub struct Directory {
     forged: u64,
     /// Texts of nodes whose time differs too much.
     untimely: u64,
-    /// Another process has published the name of this node.
+    /// How often another process has published the name of this node.
     twins: u64,
 }
 
 impl Directory {
-    /// Of a node that knows no other one yet.
+    /// The directory of a node that does not know any other node yet.
     #[must_use]
     pub fn new(own: NodeInfo, seal: Seal) -> Directory {
         Directory {
@@ -179,7 +179,7 @@ impl Directory {
     /// The engine has these texts of nodes.
     pub fn learn(&mut self, texts: &[String], now_ms: u64, unix_s: u64) {
         self.heard_ms = Some(now_ms);
-        // A text is refused for its time after that.
+        // An older text is refused because of its time, so it need not be remembered.
         self.last
             .retain(|_, last| last.unix_s.saturating_add(VALID_S) >= unix_s);
         let mut present = BTreeMap::new();
@@ -202,8 +202,8 @@ impl Directory {
         }
     }
 
-    /// Whether the process has not yet published that, or a later text. Somebody who has not the secret can repeat an
-    /// earlier one.
+    /// Whether the process has not yet published this text or a later one. Somebody without the secret can repeat an
+    /// earlier text.
     fn is_news(&mut self, info: &NodeInfo) -> bool {
         let of = (info.name.clone(), info.run);
         let last = self.last.get(&of);

@@ -31,7 +31,7 @@ pub struct Exchanged {
     pub messages: Vec<String>,
     /// The number of the last message.
     pub sequence: u64,
-    /// Another text after the engine has lost what it had.
+    /// A text that changes when the engine has lost its data.
     pub identity: String,
     /// Entries that no node has written, and that the engine has removed.
     pub removed: u64,
@@ -47,14 +47,14 @@ pub type Leased = Result<u32, StoreError>;
 pub struct BindRequest {
     /// The address.
     pub aor: Box<[u8]>,
-    /// How long ago that was so.
+    /// The age of this state, in milliseconds.
     pub age_ms: u64,
     /// The bindings, for the engine.
     pub entries: Vec<BindEntry>,
     pub(super) taken_unix_ms: u64,
     /// The same bindings, as old as they are now.
     pub(super) bindings: Vec<SharedBinding>,
-    /// What it is made of.
+    /// The change that the request was made from.
     pub(super) change: Change,
 }
 
@@ -115,9 +115,9 @@ pub trait Engine: fmt::Debug + Send + Sync {
         requests: &'a [Request],
     ) -> StoreFuture<'a, Vec<Leased>>;
 
-    /// The node has these bindings of each address, and no others. They take the place of its own. If another node has
-    /// one of them, a binding with the same Call-ID needs a greater CSeq, and one with another Call-ID must be later.
-    /// Each address is one step.
+    /// Replaces the bindings that the node has of each address by these. If another node has one of them, the new
+    /// binding replaces it only under a condition: with the same Call-ID, its CSeq must be greater; with another
+    /// Call-ID, its REGISTER must not be older. Each address is changed atomically.
     fn bind<'a>(
         &'a self,
         node: &'a str,
@@ -127,8 +127,8 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// The bindings of each of these addresses.
     fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> StoreFuture<'a, Vec<Texts>>;
 
-    /// Keeps texts for the node of this name until its next exchange, for a minute at most. Each has a name, and a later one takes
-    /// its place.
+    /// Keeps texts for the node of this name until its next exchange, for a minute at most. Each text has a name. A
+    /// later text replaces an earlier one with the same name.
     fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> StoreFuture<'a, ()>;
 
     /// Keeps a message for all nodes, for a minute.

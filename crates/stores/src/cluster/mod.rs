@@ -87,14 +87,15 @@ pub struct Settings {
     pub bindings: Option<Arc<ClusterBindings>>,
 }
 
-/// How the engine does.
+/// The state of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// It has responded to the last exchange.
     pub is_up: bool,
-    /// Since when.
+    /// For how long `is_up` has had this value.
     pub since: Duration,
-    /// It has granted a lease in the last response to a request for leases, or there was no request since it is up.
+    /// It has granted a lease in the last response to a request for leases. Also true if there was no request since it
+    /// is up.
     pub grants_leases: bool,
     /// Requests that it has responded to.
     pub answered: u64,
@@ -123,7 +124,7 @@ pub(crate) struct Shared {
     pub(crate) bindings: Option<Arc<ClusterBindings>>,
     started: Instant,
     is_up: AtomicBool,
-    /// When that changed, in milliseconds after the start.
+    /// When `is_up` changed, in milliseconds after the start.
     changed_ms: AtomicU64,
     /// The last request for leases had no success. An engine can respond to exchanges and reject leases.
     has_no_leases: AtomicBool,
@@ -270,7 +271,7 @@ impl Cluster {
         })
     }
 
-    /// What other threads may ask and order.
+    /// A handle for other threads.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {
@@ -299,7 +300,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Asks and orders.
+/// Asks for the state of the cluster, and sends orders to other nodes.
 #[derive(Clone, Debug)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -320,7 +321,7 @@ impl Handle {
         self.orders.try_send(order).is_ok()
     }
 
-    /// How the engine does.
+    /// The state of the engine.
     #[must_use]
     pub fn status(&self) -> Status {
         let shared = &self.shared;

@@ -11,7 +11,7 @@ use turn::server::{ClientIdentity, Quota, QuotaExceeded};
 
 use super::leases::{Acquired, Leases, Request};
 
-/// Workers seldom meet at a lock.
+/// Parts with a lock of their own, so that workers rarely wait for each other.
 const SHARDS: usize = 64;
 /// No limit.
 const UNLIMITED: u32 = u32::MAX;
@@ -28,7 +28,7 @@ pub struct RealmLimits {
 /// The limits that all nodes share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Of each realm. Realms that are not here have no limit.
+    /// The limits of each realm. Realms that are not here have no limit.
     pub realms: HashMap<String, RealmLimits>,
 }
 

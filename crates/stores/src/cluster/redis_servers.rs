@@ -23,9 +23,9 @@ use crate::kinds::{Options, redis_client};
 
 /// A connection, and a command. Nobody waits for these but the control thread.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
-/// A server of a Redis Cluster that has not responded is left alone for this time, so the others need not wait for it.
+/// A server of a Redis Cluster that has not responded gets no calls for this time, so the others need not wait for it.
 const RETRY_TIME: Duration = Duration::from_secs(1);
-/// Where slots are is asked again no earlier.
+/// The shortest time between two queries for the slots of the servers.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// After the loss of a connection, nodes publish everything again, no earlier than this after the last time.
 const COUNT_AGAIN: Duration = Duration::from_secs(5);
@@ -264,7 +264,7 @@ impl Servers {
                 return Err(StoreError::connect(&error).to_string());
             }
         };
-        // Those to ASKING are of no interest.
+        // The responses to ASKING are not needed.
         let (skipped, step) = if part.is_asking { (1, 2) } else { (0, 1) };
         let all = all.into_iter().skip(skipped).step_by(step);
         let read = |one: Result<Value, RedisError>| Ok(from_redis_value(one?)?);
@@ -374,7 +374,7 @@ impl Servers {
         if let Some(map) = self.fresh_map().await {
             return Ok(map);
         }
-        // One at a time asks where the slots are.
+        // Only one task at a time asks the servers for their slots.
         let _asking = self.asking.lock().await;
         if let Some(map) = self.fresh_map().await {
             return Ok(map);

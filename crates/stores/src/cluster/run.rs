@@ -21,8 +21,8 @@ use crate::error::StoreError;
 
 /// Within this time the engine responds, connection and look-up of its name included.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Pauses after failures: the first one, and the longest. After an outage, all nodes are back within the longest one
-/// and a half.
+/// Pauses after failures: the first one, and the longest. After an outage, all nodes are back within one and a half
+/// times the longest pause.
 pub(super) const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 4_000;
 /// Between two batches: attempts that come together are one request.
@@ -31,15 +31,15 @@ const GATHER_TIME: Duration = Duration::from_millis(1);
 const MAX_RENEWAL_DELAY: Duration = Duration::from_millis(200);
 /// How long an order is repeated until the engine has it.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Other nodes try to tell a node something for `NOTICE_LIFETIME`, with pauses of up to 6 s, and they do not try until
-/// they know that it is alive. So a node that was away for less has missed nothing.
+/// Other nodes repeat a notice for `NOTICE_LIFETIME`, with pauses of up to 6 s. They begin when they know that this
+/// node is alive. So a node that was away for less has missed nothing.
 const AWAY_MS: u64 = 45_000;
-/// A warning of one kind is repeated no earlier.
+/// The shortest time between two warnings of one kind.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A number between 0 and 1 that differs between nodes.
 fn random() -> f64 {
-    // Each has other keys.
+    // Each process has other keys.
     let bits = RandomState::new().hash_one(0u8);
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -167,7 +167,7 @@ pub(super) async fn all(
     // The work has no end.
     drop(select(pin!(work), stopped).await);
     if !shared.is_retired.load(Ordering::Relaxed) {
-        // Others then know at once; they notice it in any case.
+        // Then other nodes know at once that this one has ended. Otherwise they notice it later.
         let _ = timeout(Duration::from_millis(300), engine.leave(&own)).await;
     }
 }
@@ -185,7 +185,7 @@ struct Exchanges {
     seal: Seal,
     /// When the last exchange that had a response was sent.
     present_ms: Option<u64>,
-    /// Of another process with this name, and of nodes, orders and notices with another time.
+    /// One limiter each for warnings: another process with this name, and wrong times of nodes, orders and notices.
     warned: [WarningLimiter; 4],
 }
 
@@ -356,7 +356,7 @@ async fn lease(engine: Arc<dyn Engine>, shared: Arc<Shared>, holder: String) {
     loop {
         let requests = quota.collect(batch.get());
         if requests.is_empty() {
-            // A timeout is as good as a sign.
+            // The batch is due after the timeout as well as after a notification.
             let _ = timeout(MAX_RENEWAL_DELAY, quota.wanted()).await;
             sleep(GATHER_TIME).await;
             continue;
@@ -436,7 +436,7 @@ impl Outbox {
                 sleep(backoff.next()).await;
             }
         }
-        // Nobody can order anything any more.
+        // No sender of orders exists any more.
         std::future::pending().await
     }
 }

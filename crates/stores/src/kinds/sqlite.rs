@@ -366,7 +366,7 @@ mod tests {
             pair("trunks", "carrier"),
         ];
         assert_eq!(out.keys, keys);
-        // The table of another version, say: this reading fails, and the small tables are read as before.
+        // For example, the table of another version. This query fails, and the small tables can still be read.
         let rename = "ALTER TABLE hairpin_sip_route RENAME COLUMN trunks TO gateways";
         other.execute(rename, []).expect("renamed");
         let broken = block_on(tables.sip_tables());

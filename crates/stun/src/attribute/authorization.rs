@@ -63,7 +63,7 @@ impl Encode for AccessToken<'_> {
     }
 }
 
-/// The server takes access tokens; the value is the name it is known by (RFC 7635 §6.1).
+/// The server accepts access tokens. The value is its name at the authorization server (RFC 7635 §6.1).
 ///
 /// At most 127 characters are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

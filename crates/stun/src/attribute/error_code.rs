@@ -23,7 +23,7 @@ mod field {
 /// Why a request was refused (RFC 8489 §14.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ErrorCode<'a> {
-    /// 300 to 699; the hundreds say who is at fault.
+    /// 300 to 699. The hundreds digit is the class (RFC 8489 §14.8).
     pub code: u16,
     /// For people; at most 127 characters are written.
     pub reason: &'a str,
@@ -57,7 +57,7 @@ error_codes! {
     STALE_NONCE = 438, "Stale Nonce";
     /// The server has no addresses of that family (RFC 8656 §19).
     ADDRESS_FAMILY_NOT_SUPPORTED = 440, "Address Family not Supported";
-    /// Not the credentials that made the allocation (RFC 8656 §19).
+    /// The credentials are not those that made the allocation (RFC 8656 §19).
     WRONG_CREDENTIALS = 441, "Wrong Credentials";
     /// The server does not relay over that transport (RFC 8656 §19).
     UNSUPPORTED_TRANSPORT_PROTOCOL = 442, "Unsupported Transport Protocol";
@@ -98,7 +98,7 @@ fn decode_code(class: u8, number: u8) -> Result<u16, AttributeError> {
 
 /// The phrase up to its first byte that is not UTF-8.
 ///
-/// It is for people only: a server that sends it in Latin-1 shall not hide its error code.
+/// It is for people only. So the error code of a server that sends the phrase in Latin-1 is still valid.
 fn decode_reason(reason: &[u8]) -> Result<&str, AttributeError> {
     if reason.len() > READ_MAX {
         return Err(AttributeError::Length);

@@ -72,10 +72,10 @@ pub struct PasswordAlgorithmEntry<'a> {
 }
 
 impl PasswordAlgorithms<'static> {
-    /// SHA-256 rather than MD5: what a server offers that takes old and new clients.
+    /// SHA-256, then MD5: for a server that accepts old and new clients.
     pub const SHA256_MD5: PasswordAlgorithms<'static> =
         PasswordAlgorithms(&[0, 2, 0, 0, 0, 1, 0, 0]);
-    /// MD5 rather than SHA-256.
+    /// MD5, then SHA-256.
     pub const MD5_SHA256: PasswordAlgorithms<'static> =
         PasswordAlgorithms(&[0, 1, 0, 0, 0, 2, 0, 0]);
     /// SHA-256 only.
@@ -103,7 +103,7 @@ impl<'a> PasswordAlgorithms<'a> {
         self.0
     }
 
-    /// The entries, the server's favourite first.
+    /// The entries, the one that the server prefers first.
     #[must_use]
     pub const fn entries(&self) -> PasswordAlgorithmEntries<'a> {
         PasswordAlgorithmEntries { rest: self.0 }

@@ -42,7 +42,7 @@ fn read_bytes(value: &[u8], max: usize) -> Result<&[u8], AttributeError> {
     Ok(value)
 }
 
-/// Who is asking; already prepared with the OpaqueString profile (RFC 8489 §14.3).
+/// The user name of the sender, prepared with the OpaqueString profile (RFC 8489 §14.3).
 ///
 /// At most 508 bytes are written and 763 read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

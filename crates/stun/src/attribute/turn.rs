@@ -192,7 +192,7 @@ fixed_attribute!(
     write: |this: &ReservationToken| this.0
 );
 
-/// An ICMP error that a datagram to a peer ran into (RFC 8656 §18.13).
+/// An ICMP error about a datagram to a peer (RFC 8656 §18.13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Icmp {
     /// The ICMP or ICMPv6 type, by the family of the peer.

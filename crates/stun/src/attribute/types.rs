@@ -32,7 +32,7 @@ attribute_types! {
     MAPPED_ADDRESS = 0x0001, "MAPPED-ADDRESS";
     /// Ask for a response from another address or port (RFC 5780 §7.2).
     CHANGE_REQUEST = 0x0003, "CHANGE-REQUEST";
-    /// Who is asking (RFC 8489 §14.3).
+    /// The user name of the sender (RFC 8489 §14.3).
     USERNAME = 0x0006, "USERNAME";
     /// HMAC-SHA1 of the message (RFC 8489 §14.5).
     MESSAGE_INTEGRITY = 0x0008, "MESSAGE-INTEGRITY";
@@ -68,7 +68,7 @@ attribute_types! {
     MESSAGE_INTEGRITY_SHA256 = 0x001C, "MESSAGE-INTEGRITY-SHA256";
     /// The algorithm the client chose (RFC 8489 §14.12).
     PASSWORD_ALGORITHM = 0x001D, "PASSWORD-ALGORITHM";
-    /// Who is asking, hashed (RFC 8489 §14.4).
+    /// The hash of the user name of the sender (RFC 8489 §14.4).
     USERHASH = 0x001E, "USERHASH";
     /// The reflexive address, XORed (RFC 8489 §14.2).
     XOR_MAPPED_ADDRESS = 0x0020, "XOR-MAPPED-ADDRESS";
@@ -110,7 +110,7 @@ attribute_types! {
     RESPONSE_ORIGIN = 0x802B, "RESPONSE-ORIGIN";
     /// The server's other address and port (RFC 5780 §7.4).
     OTHER_ADDRESS = 0x802C, "OTHER-ADDRESS";
-    /// The server takes access tokens (RFC 7635 §6.1).
+    /// The server accepts access tokens (RFC 7635 §6.1).
     THIRD_PARTY_AUTHORIZATION = 0x802E, "THIRD-PARTY-AUTHORIZATION";
     /// The web origin on whose behalf the client asks (draft-ietf-tram-stun-origin).
     ORIGIN = 0x802F, "ORIGIN";

@@ -1,4 +1,4 @@
-//! The list of types that a 420 complains about (RFC 8489 §14.13).
+//! The list of unknown types in a 420 (RFC 8489 §14.13).
 
 use super::{AttributeError, AttributeType, Decode, Encode};
 use crate::{BuildError, TransactionId};

@@ -180,16 +180,16 @@ impl AllocateOptions {
                 .alternate
                 .clone()
                 .map_or(Advice::GiveUp, Advice::TryAlternate),
-            405 if self.mobility => Advice::DropMobility,
+            405 if self.mobility => Advice::OmitMobility,
             408 => Advice::ChangeTransport,
             420 if self.dont_fragment
                 && refusal.unknown.contains(&AttributeType::DONT_FRAGMENT) =>
             {
-                Advice::DropDontFragment
+                Advice::OmitDontFragment
             }
             437 if mismatches < MISMATCHES_MAX => Advice::ChangePort,
             437 => Advice::Wait(MISMATCH_WAIT),
-            508 if requested_port => Advice::DropPortWish,
+            508 if requested_port => Advice::OmitPortRequest,
             486 | 508 => Advice::Wait(BUSY_WAIT),
             // RFC 8489 §6.3.4: any other 5xx may be asked again.
             500..=599 => Advice::Wait(BUSY_WAIT),
@@ -231,8 +231,8 @@ impl Allocation {
         allocation
     }
 
-    /// The server has granted `lifetime_s` to a request first sent at `started`; it cannot have counted from before
-    /// that.
+    /// The server has granted `lifetime_s` to a request first sent at `started`. The lifetime cannot have begun
+    /// earlier.
     pub(super) fn prolong(&mut self, started: Mono, lifetime_s: u32, keep_alive: bool) {
         self.expires_at = started.plus_secs(u64::from(lifetime_s));
         let margin = REFRESH_MARGIN_S.min(lifetime_s / 4);
@@ -315,7 +315,7 @@ pub(super) fn read_success(
     })
 }
 
-/// What the server says it is; nothing if it says so badly.
+/// The SOFTWARE of the server; `None` if it is absent or malformed.
 pub(super) fn software(response: &Message<'_>) -> Option<Box<str>> {
     response
         .get()
@@ -382,17 +382,17 @@ mod tests {
         for (options, code, mismatches, advice) in [
             (plain, 403, 0, Advice::GiveUp),
             (plain, 405, 0, Advice::GiveUp),
-            (picky, 405, 0, Advice::DropMobility),
+            (picky, 405, 0, Advice::OmitMobility),
             (plain, 408, 0, Advice::ChangeTransport),
             (plain, 420, 0, Advice::GiveUp),
-            (picky, 420, 0, Advice::DropDontFragment),
+            (picky, 420, 0, Advice::OmitDontFragment),
             (plain, 437, 1, Advice::ChangePort),
             (plain, 437, 2, Advice::ChangePort),
             (plain, 437, 3, Advice::Wait(MISMATCH_WAIT)),
             (plain, 440, 0, Advice::GiveUp),
             (plain, 486, 0, Advice::Wait(BUSY_WAIT)),
             (plain, 508, 0, Advice::Wait(BUSY_WAIT)),
-            (picky, 508, 0, Advice::DropPortWish),
+            (picky, 508, 0, Advice::OmitPortRequest),
             (plain, 500, 0, Advice::Wait(BUSY_WAIT)),
         ] {
             assert_eq!(options.advice(&refused(code), mismatches), advice, "{code}");

@@ -81,7 +81,7 @@ pub struct ClientConfig {
     pub security: Security,
     /// The transport between this client and the server.
     pub transport: Transport,
-    /// The SOFTWARE attribute of Binding, Allocate and Refresh requests; at most 763 bytes, empty to leave it out.
+    /// The SOFTWARE attribute of Binding, Allocate and Refresh requests; at most 127 characters, empty to leave it out.
     pub software: Box<str>,
     /// Whether to close every message with a FINGERPRINT.
     pub fingerprint: bool,

@@ -1,4 +1,4 @@
-//! What moves a client on: starting requests, and what time does to them.
+//! The progress of a client: starts requests, and handles their timers.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::{Mono, Now};
 impl Client {
     /// Starts what may start, releases what is empty, and finds the next deadline. The last step of every change.
     pub(super) fn proceed(&mut self, now: Now) {
-        // The server does not have a new address before the ticket: any other request from there would get 437.
+        // The server does not know the new address before it gets the ticket: other requests from there would get 437.
         while self.transactions.len() < self.config.outstanding.max(1) && !self.is_moving() {
             let Some(operation) = self.waiting.pop_front() else {
                 self.waiting = VecDeque::new();

@@ -181,15 +181,15 @@ pub enum Advice {
     /// that this 5-tuple is in use).
     ChangePort,
     /// Ask again without [`AllocateOptions::mobility`](super::AllocateOptions::mobility) (405).
-    DropMobility,
+    OmitMobility,
     /// Ask again without DONT-FRAGMENT (420).
-    DropDontFragment,
+    OmitDontFragment,
     /// Ask again without EVEN-PORT or RESERVATION-TOKEN, or wait a minute (508).
-    DropPortWish,
+    OmitPortRequest,
     /// Ask again, but not before this much time has passed (486, 508; 437 on three ports in a row).
     Wait(Duration),
     /// Try another transport (408, no response).
     ChangeTransport,
-    /// Do not ask again until a human has mended something.
+    /// Do not ask again until somebody has corrected the cause.
     GiveUp,
 }

@@ -66,7 +66,7 @@ pub struct PeerError {
     pub mtu: u32,
 }
 
-/// Something happened. Events come in the order in which it did.
+/// An event. Events come in the order in which they happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -76,7 +76,7 @@ pub enum Event {
     BindingFailed(RequestError),
     /// There is an allocation.
     Allocated(Box<Allocated>),
-    /// There is none.
+    /// The Allocate request failed.
     AllocateFailed {
         /// Why.
         error: RequestError,
@@ -98,7 +98,7 @@ pub enum Event {
         /// The round trip.
         timing: Timing,
     },
-    /// It does not. If the old address still works, the client can go on there.
+    /// The server has not accepted the new address. If the old address still works, the client can continue there.
     MoveFailed(RequestError),
     /// A Refresh failed. The allocation lasts until its time runs out; a transient failure is repeated before that.
     RefreshFailed(RequestError),
@@ -155,7 +155,7 @@ pub enum Event {
         /// How long it took.
         timing: Timing,
     },
-    /// The server has not. After 447 the RFC allows another attempt, but not before 10 seconds.
+    /// The server could not connect to the peer. After 447 the RFC allows another attempt, but not before 10 seconds.
     ConnectFailed {
         /// The peer.
         peer: SocketAddr,
@@ -176,7 +176,7 @@ pub enum Event {
         /// The round trip.
         timing: Timing,
     },
-    /// It is none.
+    /// The connection did not become a data connection.
     ConnectionBindFailed {
         /// Names the connection with the peer.
         id: ConnectionId,

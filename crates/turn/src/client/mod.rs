@@ -108,7 +108,7 @@ pub enum CallError {
     Connecting,
 }
 
-/// What the server asked for in its last challenge, as far as the client goes along.
+/// The parameters of the server's last challenge that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer<'a> {
     /// The realm of its credentials.

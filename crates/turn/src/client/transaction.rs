@@ -148,7 +148,7 @@ impl Transaction {
         self.due = true;
         self.wait = self.wait.saturating_mul(2);
         let last = self.transmissions == self.max_transmissions;
-        // From now, not from the deadline: a stalled embedder must not answer for it with a burst.
+        // From now, not from the deadline: after the embedder has stalled, there must be no burst.
         self.deadline = now.plus(if last { self.last_wait } else { self.wait });
         TimeoutAction::Repeated
     }

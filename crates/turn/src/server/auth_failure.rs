@@ -41,7 +41,8 @@ auth_failures! {
     StaleNonce = "stale_nonce",
     /// The nonce was not issued by this server, or to another address, or under an expired key: 438.
     ForgedNonce = "forged_nonce",
-    /// The nonce was issued with password algorithms, or with a word on user names, that do not hold any more: 438.
+    /// The nonce was issued with another offer of password algorithms or of hashed user names than the current one:
+    /// 438.
     OutdatedOffer = "outdated_offer",
     /// The user is known, but the allocation belongs to another one: 441.
     WrongUser = "wrong_user",

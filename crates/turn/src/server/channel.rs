@@ -31,7 +31,7 @@ pub(super) struct Channel {
 
 const _: () = assert!(size_of::<Channel>() == 40);
 
-/// What is so or not so about a channel, in one byte.
+/// The flags of a channel, in one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Traits(u8);
 

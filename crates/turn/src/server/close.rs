@@ -1,5 +1,4 @@
-//! The ends of things: of relays, allocations, reservations and requests, one by one or when their time has
-//! come.
+//! Ends relays, allocations, reservations and requests, one by one or when they expire.
 
 use std::sync::Arc;
 
@@ -95,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Ends one relay of an allocation: its permissions and channels go with it. The allocation stays, be it
+    /// Ends one relay of an allocation: its permissions and channels go with it. The allocation stays, even
     /// without a relay.
     pub(super) fn close_relay(&mut self, relay: u32) {
         let key = self.relay_key(relay);

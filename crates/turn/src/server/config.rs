@@ -220,7 +220,7 @@ impl Config {
         }
     }
 
-    /// The same configuration as one that an engine takes, if it can work with every value.
+    /// Checks every value. Returns a configuration that an engine accepts.
     ///
     /// # Errors
     /// Names the first value that it cannot work with.

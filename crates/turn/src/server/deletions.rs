@@ -1,4 +1,4 @@
-//! Deletions of late, so that a Refresh to zero that comes again gets the response it got.
+//! Recent deletions. A retransmitted Refresh with lifetime 0 gets the same response again.
 //!
 //! RFC 8489 §6.3.1: a retransmission must leave client and server as if it had not been. Binding, CreatePermission,
 //! ChannelBind and a Refresh to more than zero are idempotent and simply processed again (RFC 8656 §8.2, §10.2, §12.2).

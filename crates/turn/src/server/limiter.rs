@@ -113,7 +113,7 @@ impl Limiter {
         }
     }
 
-    /// The rates are others now: all allocations begin again.
+    /// The rates have changed: all allocations begin without debt.
     pub(super) fn forget(&mut self, config: &Config) {
         self.limits = config.limits_rate();
         self.own = Vec::new();
@@ -123,7 +123,7 @@ impl Limiter {
         self.shared = Some(shared);
     }
 
-    /// An allocation of this client begins, with this many bytes per second, or any number for 0.
+    /// An allocation of this client begins. `rate` is in bytes per second; 0 is no limit.
     pub(super) fn begin(&mut self, allocation: u32, rate: u64, client: &ClientIdentity<'_>) {
         let scale = rate_scale(rate);
         let shared = self.shared.as_mut();
@@ -182,7 +182,7 @@ impl Limiter {
         Ok(bytes.max(1) as usize)
     }
 
-    // Out of the way of those who have no limit.
+    // Cold, so that allocations without a limit do not pay for it.
     #[cold]
     #[inline(never)]
     fn charge(&mut self, now: Mono, place: u32, direction: RelayDirection, bytes: usize) -> bool {

@@ -66,7 +66,7 @@ impl Lookups {
         self.index.len()
     }
 
-    /// A request of this 5-tuple of which something is true.
+    /// A request of this 5-tuple for which `is_it` returns true.
     fn find(
         &self,
         five_tuple: &FiveTuple,

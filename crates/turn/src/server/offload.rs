@@ -54,7 +54,7 @@ impl ChannelContext<'_> {
         .is_ok()
     }
 
-    /// Says that the channel is to be relayed below, until that moment.
+    /// Reports that the kernel may relay the channel until `deadline`.
     fn offload(&self, channel: &mut Channel, deadline: Mono, outputs: &mut Outputs) {
         channel.traits.set_offloaded(true);
         outputs.push(Queued::Offload {
@@ -64,7 +64,7 @@ impl ChannelContext<'_> {
         });
     }
 
-    /// Says that it no longer is, if it was.
+    /// Reports that the kernel may no longer relay the channel, if it was offloaded.
     fn stop_offload(&self, channel: &mut Channel, outputs: &mut Outputs) {
         if channel.traits.offloaded() {
             channel.traits.set_offloaded(false);

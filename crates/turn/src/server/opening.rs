@@ -141,7 +141,7 @@ impl Server {
                 return true;
             }
         };
-        self.found_on(
+        self.establish_on(
             now,
             place,
             relay,
@@ -154,7 +154,7 @@ impl Server {
     }
 
     /// Makes an allocation of one relay that is there already.
-    pub(super) fn found_on(
+    pub(super) fn establish_on(
         &mut self,
         now: Now,
         place: u32,
@@ -299,8 +299,7 @@ impl Server {
         let Some(opening) = self.take_opening(request, |_| true) else {
             return;
         };
-        // The sockets may be open by now without our knowing: a close for nothing is for the embedder to
-        // ignore.
+        // The embedder may have opened the sockets meanwhile. It ignores a close of a socket that is not open.
         for relay in opening.relays.into_iter().flatten() {
             self.outputs
                 .push(Queued::CloseRelay(self.relay_key(relay.get())));

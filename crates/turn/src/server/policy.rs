@@ -121,8 +121,8 @@ pub trait PeerPolicy: Debug + Send + Sync {
     fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass;
 
     /// Whether the client may connect to this port of this address over TCP (RFC 6062). [`PeerClass::OwnRelay`] only
-    /// for a port on which an active TCP allocation of this server listens. Unless it is implemented: what `permits`
-    /// says, and no relay of this server.
+    /// for a port on which an active TCP allocation of this server listens. Default: the result
+    /// of `permits`, but relays of this server are denied.
     fn permits_connection(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
         match self.permits(client, peer) {
             PeerClass::Peer => PeerClass::Peer,

@@ -141,7 +141,7 @@ impl Server {
         Ok(())
     }
 
-    /// Sees to retransmissions and credentials. `None` if the request is answered already, or waits.
+    /// Handles retransmissions and credentials. `None` if the request is answered already, or waits.
     pub(super) fn authenticated(
         &mut self,
         now: Now,
@@ -183,7 +183,7 @@ impl Server {
         }
     }
 
-    /// Answers a request that is not believed, or does not.
+    /// Refuses a request that is not authenticated, with or without a response.
     fn refuse_unauthenticated(
         &mut self,
         now: Now,

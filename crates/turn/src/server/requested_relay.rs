@@ -39,7 +39,7 @@ pub(super) enum RequestedRelay {
     },
 }
 
-/// The sockets it takes.
+/// The sockets that it requires.
 pub(super) type RequestedSockets = [Option<(AddressFamily, PortRequest)>; 2];
 
 impl RequestedRelay {

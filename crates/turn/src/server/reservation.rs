@@ -203,7 +203,7 @@ impl Server {
             user,
             stage,
         });
-        self.found_on(
+        self.establish_on(
             now,
             place,
             RelayIndex::new(relay),

@@ -1,4 +1,4 @@
-//! Send indications (RFC 8656 §11.2): everything that is wrong with one is a silent end, and a counter.
+//! Send indications (RFC 8656 §11.2). An invalid one is dropped without a response, and counted.
 
 use std::net::SocketAddr;
 

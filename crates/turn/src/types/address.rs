@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-/// The transport protocol between client and server (not between server and peer, which is always UDP).
+/// The transport protocol between client and server. The one between server and peers is UDP, or TCP (RFC 6062).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
     /// UDP: requests may be retransmitted.

@@ -280,7 +280,7 @@ fn a_server_without_dont_fragment_is_recognised() {
         response.push(&unknown).expect("fits");
     });
     let (error, advice) = failure(&mut script);
-    assert_eq!(advice, Advice::DropDontFragment);
+    assert_eq!(advice, Advice::OmitDontFragment);
     assert_eq!(
         error.to_string(),
         "the server answered 420 (no), unknown attributes 0x001a"

@@ -398,7 +398,7 @@ fn a_server_that_forbids_mobility_is_asked_without_rfc8016_3_1_4() {
     };
     let events = pair.try_allocate(client, options);
     let (error, advice) = allocation_error(&events);
-    assert_eq!((error.code(), advice), (Some(405), &Advice::DropMobility));
+    assert_eq!((error.code(), advice), (Some(405), &Advice::OmitMobility));
     pair.allocate(client, AllocateOptions::default());
     let moved = pair.with(client, Client::moved);
     assert_eq!(moved, Err(CallError::NoTicket));

@@ -39,7 +39,7 @@ pub(super) fn conclude(
     Ok(status::measured(failure.is_none(), passed))
 }
 
-/// Holds the thresholds against the report; each gets a line.
+/// Compares the report with the thresholds; each gets a line.
 fn judge(report: &LoadReport, results: &Results, summary: &mut String) -> bool {
     let mut passed = true;
     for threshold in &results.fail_if {

@@ -43,7 +43,7 @@ pub(super) struct LoadRun<'a> {
 }
 
 impl LoadRun<'_> {
-    /// Sets up by `make`, runs, shows, reports.
+    /// Makes the plan with `make`, runs it, shows its progress, and reports the result.
     pub(super) fn carry_out(
         &self,
         make: impl FnOnce(&Stopper) -> Result<Plan, Fault>,
@@ -71,7 +71,7 @@ impl LoadRun<'_> {
         Ok(conclude(report, results, &places)?)
     }
 
-    /// What clap cannot see.
+    /// Checks what clap cannot check.
     fn check(&self) -> Result<(), Fault> {
         let pace = &self.how.pace;
         let mistake = if pace.rate.is_some_and(|rate| rate.0 <= 0.0) {

@@ -29,7 +29,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// `None` if nodes do not meet.
+    /// `None` if the configuration has no engine.
     pub(super) fn of(config: &Config) -> Result<Option<Peers>> {
         if config.cluster.engine().is_none() {
             return Ok(None);

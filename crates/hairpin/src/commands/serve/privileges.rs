@@ -1,4 +1,4 @@
-//! Giving up, once everything is open, what only the start takes.
+//! Drops the capabilities that only the start requires, after everything is open.
 
 use std::fs::File;
 use std::path::Path;

@@ -86,7 +86,7 @@ enum ClientSlot {
 #[derive(Debug)]
 pub(crate) struct Allocations {
     driver: Driver,
-    /// By flow.
+    /// The client of each flow.
     seats: Vec<ClientSlot>,
     relays: Vec<SocketAddr>,
     /// Second descriptors of the first flows' sockets, connected to the server.

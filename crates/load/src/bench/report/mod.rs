@@ -81,7 +81,7 @@ pub struct SideReport {
     pub version: String,
     /// How deliveries were counted.
     pub sink: String,
-    /// What the gates make of it.
+    /// Its role in the gates.
     pub role: Role,
     /// Processors that it ran on. If the generator's is among them, the two were in each other's way.
     pub processors: Vec<usize>,

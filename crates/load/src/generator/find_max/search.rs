@@ -18,8 +18,8 @@ pub(super) struct Search<'a> {
     /// Highest that passed, lowest that failed.
     passed: Option<f64>,
     failed: Option<(f64, Failure)>,
-    /// The lowest that failed did so once only: before it ends the search, it is tried again. A machine that stood
-    /// still for a moment must not be the response.
+    /// The lowest rate that failed did so only once. Before it ends the search, it is tried again. A short pause of the
+    /// machine must not decide the result.
     doubted: bool,
     /// This rate failed once, but not by much.
     again: Option<f64>,

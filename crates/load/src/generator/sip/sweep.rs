@@ -55,7 +55,7 @@ pub enum SweepProgress<'a> {
     End(&'a SweepStep),
 }
 
-/// The load to which it falls after the highest.
+/// The load after the highest one, as a multiple of the peak.
 const FINAL_LOAD: f64 = 0.5;
 /// How long the highest load lasts before it falls.
 const HIGHEST_LOAD_TIME: Duration = Duration::from_secs(3);
@@ -191,7 +191,8 @@ fn step(multiple: f64, offered: f64, report: &LoadReport) -> SweepStep {
     }
 }
 
-/// The highest load for a while, then a fall, in one run: what was not answered by then is still sent again.
+/// Measures the recovery from overload in one run: first `from` times the peak, then [`FINAL_LOAD`] times the peak.
+/// Clients still retransmit requests of the first load that have no response.
 fn recover(
     mut plan: Plan,
     options: &SweepOptions,
@@ -205,7 +206,7 @@ fn recover(
         "0:{high:.0},{fall_ms}ms:{high:.0},{}ms:{low:.0}",
         fall_ms + 1
     );
-    // The text above is a ramp; if not, the load is that after the fall.
+    // The text above is a valid ramp. Otherwise, the load would be the lower one for the whole run.
     let schedule = Schedule::ramp(&text).unwrap_or_else(|_| Schedule::constant(Rate(low)));
     plan.set_schedule(&schedule);
     plan.warm_up = Duration::ZERO;

@@ -37,7 +37,7 @@ struct SharedResolver {
     servers: Vec<SocketAddr>,
     /// The processors that the thread may use. The worker that begins it may be pinned to one.
     processors: Vec<usize>,
-    questions: OnceLock<Option<mpsc::Sender<DnsQuery>>>,
+    queries: OnceLock<Option<mpsc::Sender<DnsQuery>>>,
 }
 
 /// The result of a DNS query.
@@ -82,7 +82,7 @@ impl NameResolver {
             shared: Arc::new(SharedResolver {
                 servers: servers.to_vec(),
                 processors: io::affinity::available().unwrap_or_default(),
-                questions: OnceLock::new(),
+                queries: OnceLock::new(),
             }),
         }
     }
@@ -99,7 +99,7 @@ impl NameResolver {
         reply: impl FnOnce(DnsQueryResult) + Send + 'static,
     ) -> Result<(), DnsFailure> {
         let shared = &self.shared;
-        let questions = shared.questions.get_or_init(|| {
+        let queries = shared.queries.get_or_init(|| {
             let (sender, receiver) = mpsc::channel(MAX_QUEUED_QUERIES);
             thread::spawn(shared.servers.clone(), shared.processors.clone(), receiver)
                 .inspect_err(
@@ -108,13 +108,13 @@ impl NameResolver {
                 .ok()
                 .map(|()| sender)
         });
-        let questions = questions.as_ref().ok_or(DnsFailure::Failed)?;
+        let queries = queries.as_ref().ok_or(DnsFailure::Failed)?;
         let question = DnsQuery {
             query,
             families,
             reply: Box::new(reply),
         };
-        questions.try_send(question).map_err(|error| match error {
+        queries.try_send(question).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => DnsFailure::TooMany,
             mpsc::error::TrySendError::Closed(_) => DnsFailure::Failed,
         })

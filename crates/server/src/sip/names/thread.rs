@@ -42,7 +42,7 @@ type OpenQueries = Rc<RefCell<HashMap<(Query, AddressFamilies), Vec<DnsReply>>>>
 pub(super) fn spawn(
     servers: Vec<SocketAddr>,
     processors: Vec<usize>,
-    questions: mpsc::Receiver<DnsQuery>,
+    queries: mpsc::Receiver<DnsQuery>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -54,15 +54,15 @@ pub(super) fn spawn(
             if let Err(error) = io::affinity::spread_current_thread(&processors) {
                 tracing::debug!(%error, "names are looked up where a worker runs");
             }
-            LocalSet::new().block_on(&runtime, serve(DnsLookups::new(&servers), questions));
+            LocalSet::new().block_on(&runtime, serve(DnsLookups::new(&servers), queries));
         })
         .map(drop)
 }
 
-async fn serve(lookups: DnsLookups, mut questions: mpsc::Receiver<DnsQuery>) {
+async fn serve(lookups: DnsLookups, mut queries: mpsc::Receiver<DnsQuery>) {
     let lookups = Rc::new(lookups);
     let open = OpenQueries::default();
-    while let Some(question) = questions.recv().await {
+    while let Some(question) = queries.recv().await {
         let DnsQuery {
             query,
             families,

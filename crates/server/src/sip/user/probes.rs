@@ -115,7 +115,7 @@ impl Probes {
     pub(super) fn failed(&mut self, now: Mono, mark: Mark, failure: Failure) {
         let outcome = match failure {
             Failure::TimedOut => Outcome::Silent,
-            Failure::LeftAlone | Failure::Refused(_) | Failure::Cancelled => {
+            Failure::AskedToWait | Failure::Refused(_) | Failure::Cancelled => {
                 if let Some(prober) = &mut self.prober {
                     prober.note_not_sent(now, mark.number() as u32);
                 }

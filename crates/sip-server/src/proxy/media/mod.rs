@@ -139,7 +139,7 @@ struct Entry {
     since: Now,
     until: Mono,
     message: WaitingMessage,
-    /// Of the session description at the relay, and of the copy.
+    /// Bytes of the session description at the relay, and of the copy.
     bytes: usize,
 }
 
@@ -148,7 +148,7 @@ struct Entry {
 pub(super) struct Media {
     /// By its number, so the oldest one is first. All wait equally long.
     waiting: BTreeMap<u64, Entry>,
-    /// Of all in `waiting`.
+    /// Bytes of all messages in `waiting`.
     bytes: usize,
     next: u64,
     requests: VecDeque<MediaRequest>,
@@ -163,7 +163,7 @@ pub(super) struct Media {
     pub(super) silent: u64,
 }
 
-/// Of the caller and of the called side.
+/// The tags of the caller and of the called side.
 type Tags = (Box<[u8]>, Box<[u8]>);
 
 /// What a request to the relay has besides the session description.

@@ -52,7 +52,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of a trunk whose addresses are all available.
+    /// The state of a trunk whose addresses are all available.
     pub(super) fn new(trunk: &Trunk) -> Health {
         Health {
             probe: trunk.probe,

@@ -18,7 +18,8 @@ mod tests;
 pub struct Config {
     /// Off: nothing is ever refused.
     pub enabled: bool,
-    /// The longest wait that is of use; 200 ms by default: after 500 ms a caller sends again (RFC 3261 §17.1.1.1).
+    /// The longest wait that is of use; 200 ms by default. A caller sends its request again after 500 ms (RFC 3261
+    /// §17.1.1.1).
     pub tolerance: Duration,
     /// Which part of the processor's time may go into 503s, in thousandths; 80 by default. Beyond it requests are
     /// dropped.
@@ -70,7 +71,7 @@ pub enum Admission {
     Drop,
 }
 
-/// What was shed, by place.
+/// What the controller has shed, by the point where it was shed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShedCounts {
     /// Refused with a 503.
@@ -79,7 +80,7 @@ pub struct ShedCounts {
     pub dropped: u64,
     /// Dropped by [`Controller::filters_out`].
     pub filtered: u64,
-    /// Requests of the TU that were not sent.
+    /// Requests of the TU that were refused instead of sent.
     pub from_tu: u64,
     /// Retransmissions put off.
     pub deferred: u64,
@@ -499,7 +500,7 @@ impl Controller {
         }
     }
 
-    /// Whether the dice, at this wait, fall against a class.
+    /// Decides at random whether to refuse a request of a class. The probability rises with the wait ([`RAMPS`]).
     fn is_on_ramp(&mut self, class: usize) -> bool {
         let Some(&(begins, all)) = RAMPS.get(class) else {
             return false;

@@ -1,4 +1,4 @@
-//! What was dropped, remembered without being kept: one generation of a Bloom filter.
+//! The set of dropped requests, without storing them: one generation of a Bloom filter.
 
 /// Bits of one generation, as a power of two: 2 MiB for a million requests.
 const BITS: u32 = 24;

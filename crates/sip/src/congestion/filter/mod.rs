@@ -40,14 +40,15 @@ const HASHED: usize = 256;
 /// How long dropped requests are remembered, unless there are more than a million. An INVITE is retransmitted after up
 /// to 16 s (RFC 3261 §17.1.1.2: T1 * 32), and each retransmission is remembered again.
 const MEMORY: Duration = Duration::from_secs(16);
-/// For so long after the last drop the filter remembers: transactions end after 64 * T1 (RFC 3261 §17.1, timers B and
-/// F).
+/// After the last drop, the filter remembers for this long: transactions end after 64 * T1 (RFC 3261 §17.1, timers B
+/// and F).
 const AFTERMATH: Duration = Duration::from_secs(32);
-/// The factor of the share of remembered requests in each tick with [`Load::Calm`]: 80 times in a second ..
+/// The share of remembered requests grows by this factor in each tick with [`Load::Calm`]: 80-fold in a second.
 const AGAIN_GROWTH: f64 = 1.25;
-/// .. from this: with a hundred times the capacity of retransmissions, what passes first is less than half of it ..
+/// The share begins with this. If retransmissions come at a hundred times the capacity, those that pass use less than
+/// half of it.
 const AGAIN_FIRST: f64 = 1.0 / 256.0;
-/// .. and in each tick with refusals it is cut to this: four ticks after a wave came, one in 256 passes.
+/// Each tick with refusals multiplies the share by this. Four ticks after a wave of requests, one in 256 passes.
 const AGAIN_CUT: f64 = 0.25;
 /// The weight of one tick in the averages: their delay of about three ticks is as long as the queue.
 const AVERAGING: f64 = 0.3;

@@ -158,7 +158,7 @@ impl ClusterBindings {
         self.state().changes.len() >= BUSY_CHANGES
     }
 
-    /// Queues the current bindings of an address at this node.
+    /// Queues the current bindings of an address of record for the engine. They replace those that still wait.
     pub fn publish(&self, aor: &[u8], bindings: Vec<SharedBinding>) {
         let at_ms = self.now_ms();
         let change = Change { bindings, at_ms };

@@ -119,6 +119,7 @@ impl Lease {
         now_ms < self.until_ms
     }
 
+    /// Decides whether this node may use one more unit now. It does not wait for the engine.
     fn decide(&self, now_ms: u64, is_engine_up: bool) -> Acquired {
         // The engine may reject one key only, for example with NOPERM.
         let is_engine_up = is_engine_up && !self.has_failed;
@@ -135,7 +136,7 @@ impl Lease {
         } else if is_engine_up {
             Acquired::Refused
         } else {
-            // No response will come that could say more: a lease lasts up to a minute.
+            // Without the engine, no response can extend this lease. It can last a minute, so refuse nobody meanwhile.
             Acquired::Blind
         }
     }

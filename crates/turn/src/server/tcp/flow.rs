@@ -1,5 +1,5 @@
-//! What bound connections relay: how much they may, and how much they have. A stream is slowed down where a datagram is
-//! dropped.
+//! What bound connections relay: how much they may, and how much they have. Above the rate, a stream is
+//! slowed down. A datagram would be dropped.
 
 use super::super::Server;
 use super::super::limiter::RelayDirection;

@@ -96,7 +96,7 @@ impl Service<'_> {
         if let Err(error) = self.offer(&stream) {
             tracing::warn!("upgrade failed, this process continues: {error:#}");
             let refusal: Reply = Err(Refusal::new(format!("{error:#}")));
-            // It may be gone.
+            // The other process may have ended.
             let _ = std::io::Write::write_all(&mut &stream, protocol::reply(&refusal).as_bytes());
         }
     }
