@@ -159,7 +159,7 @@ fn messages(file: &Path) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let mut command = process::command("tshark");
-    // tshark takes some ports for those of other protocols (27950 for Quake III): the ports here are random.
+    // tshark decodes some ports as other protocols (27950 as Quake III). The ports here are random, so any can occur.
     command
         .arg("-r")
         .arg(file)

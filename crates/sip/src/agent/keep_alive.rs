@@ -29,7 +29,7 @@ const BINDING_ERROR: u16 = 0x0111;
 const MAGIC_COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
 const HEADER_BYTES: usize = 20;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
-/// The comprehension-required attributes of RFC 8489 §18.3: a response with others is discarded.
+/// The comprehension-required attributes of RFC 8489 §18.3. A success response with others is a failure of the flow.
 const KNOWN_ATTRIBUTES: [u16; 11] = [
     0x0001, 0x0006, 0x0008, 0x0009, 0x000a, 0x0014, 0x0015, 0x001c, 0x001d, 0x001e, 0x0020,
 ];
