@@ -4,6 +4,7 @@
 //!
 //! `HAIRPIN_SOAK=30m cargo test -p hairpin --test suite -- --nocapture sip_carrier_soak::` runs for that time.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Mutex;
@@ -91,6 +92,8 @@ struct Counts {
     flooded: AtomicU64,
     /// Final responses that were not 200, by method and code.
     refused: Mutex<BTreeMap<(String, u16), u64>>,
+    /// Late calls that the PBX has ended.
+    late: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -159,9 +162,11 @@ impl Lab {
                 .map(|number| scope.spawn(move || lab.line(number, end)))
                 .collect();
             let samples = lab.floods(plan, end, &lines);
-            for line in lines {
-                line.join().expect("no call is lost");
-            }
+            let pbx: Vec<_> = lines
+                .into_iter()
+                .map(|line| line.join().expect("no call is lost"))
+                .collect();
+            self.end_late_calls(&pbx);
             self.has_no_calls.store(true, Ordering::Relaxed);
             phone.join().expect("no binding is lost");
             // The carriers answer what the server still sends.
@@ -182,7 +187,7 @@ impl Lab {
     }
 
     /// One flood in each cycle. Returns the resident memory before each of them. Ends early if a line has failed.
-    fn floods(&self, plan: &Plan, end: Instant, lines: &[ScopedJoinHandle<'_, ()>]) -> Vec<u64> {
+    fn floods(&self, plan: &Plan, end: Instant, lines: &[ScopedJoinHandle<'_, Line>]) -> Vec<u64> {
         let mut samples = Vec::new();
         while Instant::now() < end && !lines.iter().any(ScopedJoinHandle::is_finished) {
             let next = Instant::now() + plan.cycle;
@@ -191,6 +196,19 @@ impl Lab {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
         samples
+    }
+
+    /// Ends late calls until the server has no call. A call is late if the PBX gets a 200 after a 503: the server has
+    /// refused a copy of the INVITE before it read an earlier copy.
+    fn end_late_calls(&self, pbx: &[Line]) {
+        eventually(TEST_TIMEOUT, || {
+            for line in pbx {
+                let ended = line.end_late_calls();
+                self.counts.late.fetch_add(ended, Ordering::Relaxed);
+            }
+            let calls = metrics(&self.serve, &["hairpin_sip_calls "]);
+            left(&["hairpin_sip_calls "], &calls, &[0])
+        });
     }
 
     /// Waits until the server holds what it held at the beginning, and probes.
@@ -219,6 +237,7 @@ impl Lab {
             second,
             phone,
             &counts.registered,
+            &counts.late,
             &counts.restarts,
             &counts.flooded,
         ]
@@ -226,7 +245,7 @@ impl Lab {
         let refused = counts.refused.lock().expect("no thread panicked");
         println!(
             "{} calls, {} of them by the first carrier, {} by the second, {} by the phone, which has registered {} times; \
-             refused: {refused:?}; {} restarts, a flood of {}; {before} bytes before, {after} after; shed: {:?}",
+             refused: {refused:?}; {} late calls, {} restarts, a flood of {}; {before} bytes before, {after} after; shed: {:?}",
             done[0],
             done[1],
             done[2],
@@ -234,9 +253,10 @@ impl Lab {
             done[4],
             done[5],
             done[6],
+            done[7],
             self.shed(),
         );
-        let [completed, _, _, _, registered, restarts, flooded] = done;
+        let [completed, _, _, _, registered, _, restarts, flooded] = done;
         let [carriers, phone] = self.accepted();
         let done = [completed, carriers, phone, registered, restarts, flooded];
         assert!(done.iter().all(|count| *count > 0), "{done:?}");
@@ -266,16 +286,20 @@ impl Lab {
     }
 
     /// A line of the PBX: one call after the other.
-    fn line(&self, line: usize, end: Instant) {
+    fn line(&self, number: usize, end: Instant) -> Line {
         let socket = socket_at(SocketAddr::from((PBX, 0)));
         socket.connect(self.server).expect("a route");
-        let mut number = 0;
+        let line = Line {
+            socket,
+            late: RefCell::default(),
+        };
+        let mut calls = 0;
         while Instant::now() < end || self.lacks_calls(end) {
-            number += 1;
-            let to_phone = number % TO_PHONE == 0;
+            calls += 1;
+            let to_phone = calls % TO_PHONE == 0;
             let call = Call {
-                socket: &socket,
-                id: format!("{line}x{number}@pbx"),
+                line: &line,
+                id: format!("{number}x{calls}@pbx"),
                 uri: if to_phone {
                     "sip:ann@example.com"
                 } else {
@@ -291,6 +315,7 @@ impl Lab {
                 self.refuse("INVITE", &response);
             }
         }
+        line
     }
 
     /// Whether the carriers or the phone had no call yet, because the machine is busy. Then the calls go on for a while.
@@ -594,8 +619,44 @@ impl Registration {
     }
 }
 
+/// A line of the PBX.
+struct Line {
+    socket: UdpSocket,
+    /// The last 200 to the INVITE of each call but the current one.
+    late: RefCell<BTreeMap<String, String>>,
+}
+
+impl Line {
+    /// Stores a response if it accepts an INVITE.
+    fn note_late(&self, text: String) {
+        if status(&text) == 200 && value(&text, "CSeq") == "1 INVITE" {
+            let id = value(&text, "Call-ID").to_owned();
+            self.late.borrow_mut().insert(id, text);
+        }
+    }
+
+    /// Reads the responses that have arrived, and sends an ACK and a BYE for each late call. Returns how many.
+    fn end_late_calls(&self) -> u64 {
+        let mut buffer = [0; 65_536];
+        while let Ok(length) = self.socket.recv(&mut buffer) {
+            self.note_late(String::from_utf8_lossy(&buffer[..length]).into_owned());
+        }
+        let late = std::mem::take(&mut *self.late.borrow_mut());
+        for (id, ok) in &late {
+            let call = Call {
+                line: self,
+                id: id.clone(),
+                uri: "sip:late@example.com",
+            };
+            call.send(&call.request("ACK", 1, Some(ok)));
+            call.send(&call.request("BYE", 2, Some(ok)));
+        }
+        late.len() as u64
+    }
+}
+
 struct Call<'a> {
-    socket: &'a UdpSocket,
+    line: &'a Line,
     id: String,
     uri: &'static str,
 }
@@ -615,7 +676,7 @@ impl Call<'_> {
                 route += &format!("Route: {value}\r\n");
             }
         }
-        let here = self.socket.local_addr().expect("bound");
+        let here = self.line.socket.local_addr().expect("bound");
         format!(
             "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {here};branch=z9hG4bK{}{cseq}{method};rport\r\n{route}\
              From: <sip:pbx@{here}>;tag=1\r\nTo: {to}\r\nCall-ID: {}\r\nCSeq: {cseq} {method}\r\n\
@@ -633,7 +694,7 @@ impl Call<'_> {
             if let Some(text) = request.due() {
                 self.send(text);
             }
-            let Ok(length) = self.socket.recv(&mut buffer) else {
+            let Ok(length) = self.line.socket.recv(&mut buffer) else {
                 continue;
             };
             let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
@@ -644,12 +705,15 @@ impl Call<'_> {
             {
                 return text;
             }
+            if !is_of_call {
+                self.line.note_late(text);
+            }
         }
     }
 
     fn send(&self, text: &str) {
         // A full buffer of our own is no matter.
-        let _ = self.socket.send(text.as_bytes());
+        let _ = self.line.socket.send(text.as_bytes());
     }
 
     /// The final response, which is acknowledged. The ACK for a refusal has the branch of the INVITE.

@@ -2,8 +2,9 @@
 //!
 //! A gate is about three quarters of the share of the bare relay's goodput that hairpin reached when the gate was set.
 //! So a gate fails if a mechanism no longer works. This mechanism is UDP_SEGMENT in the scenarios of one flow and of
-//! trains, and growing batches in those of interleaved flows. The gain of batches varies too much in goodput, so the
-//! gates of these scenarios limit the system calls for each datagram as well. docs/benchmarking.md lists the gates, and
+//! trains, and growing batches in those of interleaved flows. The gain of batches in goodput varies with the machine, so
+//! the gates of these scenarios limit the system calls for each datagram. Their gates of goodput only find a server that
+//! has become slow. docs/benchmarking.md lists the gates, and
 //! the option that makes each of them fail.
 
 use std::fmt;
@@ -187,14 +188,11 @@ fn measured(scenario: &Scenario) -> f64 {
             payload,
             ..
         } => by_size(payload, 1.5, 1.3),
-        // Interleaved flows meet in batches that have grown. Measured: 1.01 to 1.40 times, and 0.71 to 0.84 without
-        // batches (1,200 bytes: 0.73 to 1.00, where the gate of system calls decides).
-        Scenario::Relay {
-            flows: ..=64,
-            payload,
-            ..
-        } => by_size(payload, 0.95, 0.9),
-        Scenario::Relay { .. } => 0.75,
+        // Interleaved flows meet in batches that have grown. Up to 64 flows: 0.88 to 1.40 times were measured, and 0.71
+        // to 1.00 without batches. 1,000 flows: 0.74 to 0.95. So the gate of system calls shows whether there are
+        // batches, and these gates show that the server became slow.
+        Scenario::Relay { flows: ..=64, .. } => 0.65,
+        Scenario::Relay { .. } => 0.55,
         Scenario::Binding { clients: 1, .. } => 1.8,
         Scenario::Binding { .. } => 0.7,
         _ => 0.5,
