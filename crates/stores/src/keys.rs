@@ -85,7 +85,10 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
 /// Bytes in hexadecimal, in lower case as coturn writes them.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits =
+        |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)]));
+    bytes.iter().flat_map(digits).collect()
 }
 
 #[cfg(test)]

@@ -56,6 +56,7 @@ pub mod kinds;
 pub mod lookups;
 pub mod ranges;
 pub mod realm_changes;
+pub mod saved_bindings;
 pub mod sinks;
 pub mod source;
 pub mod sql;
@@ -69,6 +70,7 @@ mod test_redis;
 pub use error::StoreError;
 pub use keys::Keys;
 pub use kinds::{Kind, Options, open};
+pub use saved_bindings::{BindingRow, SavedBindings};
 pub use source::{Source, Status};
 pub use store::{
     Change, Directory, Found, RealmOption, Shared, SipRouteRow, SipRouteValue, SipTables, Store,

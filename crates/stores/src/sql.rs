@@ -63,6 +63,14 @@ pub trait Sql: fmt::Debug + Send + Sync {
     /// Executes all statements, or none. Returns how many rows each has changed.
     fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> StoreFuture<'a, Vec<u64>>;
 
+    /// The same for tables whose changes no server has to hear of.
+    fn execute_silently<'a>(
+        &'a self,
+        statements: &'a [Statement<'a>],
+    ) -> StoreFuture<'a, Vec<u64>> {
+        self.execute(statements)
+    }
+
     /// See [`Store::watch`].
     fn watch<'a>(&'a self, _told: OnChange<'a>) -> StoreFuture<'a, ()> {
         Box::pin(std::future::pending())

@@ -45,7 +45,7 @@ pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally
         Err(error) => return tally.record(&format!("{name}: hairpin starts"), &Err(error)),
     };
     type Check = fn(&mut StoreTest<'_>) -> Result<String>;
-    let checks: [(&str, Check); 10] = [
+    let checks: [(&str, Check); 11] = [
         ("users of turnadmin", users_of_turnadmin),
         ("secrets of turnadmin", secrets_of_turnadmin),
         ("realms by origin of turnadmin", realms_of_turnadmin),
@@ -55,6 +55,7 @@ pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally
         ("hairpin user, and coturn serves them", verbs),
         ("metrics and /readyz", health),
         ("a reload removes the database and adds it", reload),
+        ("SIP bindings survive the end of the server", bindings),
         ("the database stops and comes back", outage),
     ];
     for (what, check) in checks {
@@ -295,29 +296,45 @@ fn denied_peers(test: &mut StoreTest<'_>) -> Result<String> {
 
 /// Executes SQL, or a command of Redis.
 fn write(database: &Database, sql: &str, redis: &[&str]) -> Result<String> {
-    let url = &*database.url;
+    match database.kind {
+        DatabaseKind::Redis => {
+            let port = port_of(&database.url);
+            let mut client = Command::new("redis-cli");
+            client.args(["-e", "-n", "2", "-p", port]).args(redis);
+            finish(client.env("REDISCLI_AUTH", "turn"))
+        }
+        DatabaseKind::Postgres => query(
+            database.kind,
+            &database.url,
+            &format!("{sql}; NOTIFY hairpin"),
+        ),
+        kind => query(kind, &database.url, sql),
+    }
+}
+
+/// The port in the URL of a database.
+fn port_of(url: &str) -> &str {
     let port = url
         .rsplit(':')
         .next()
         .and_then(|rest| rest.split('/').next());
-    let port = port.unwrap_or_default();
-    match database.kind {
+    port.unwrap_or_default()
+}
+
+/// Executes SQL in a database of this kind. Returns what the client prints.
+pub(super) fn query(kind: DatabaseKind, url: &str, sql: &str) -> Result<String> {
+    match kind {
         DatabaseKind::Sqlite => {
             finish(Command::new("sqlite3").args([&url["sqlite:".len()..], sql]))
         }
-        DatabaseKind::Postgres => finish(Command::new("psql").args([
-            url,
-            "-q",
-            "-v",
-            "ON_ERROR_STOP=1",
-            "-c",
-            &format!("{sql}; NOTIFY hairpin"),
-        ])),
+        DatabaseKind::Postgres => {
+            finish(Command::new("psql").args([url, "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]))
+        }
         DatabaseKind::Mariadb => finish(Command::new("mariadb").args([
             "--no-defaults",
             "-h127.0.0.1",
             "-P",
-            port,
+            port_of(url),
             "-uturn",
             "-pturn",
             "turn",
@@ -325,12 +342,7 @@ fn write(database: &Database, sql: &str, redis: &[&str]) -> Result<String> {
             // Names between quotation marks.
             &sql.replace('"', "`"),
         ])),
-        DatabaseKind::Redis => finish(
-            Command::new("redis-cli")
-                .args(["-e", "-n", "2", "-p", port])
-                .args(redis)
-                .env("REDISCLI_AUTH", "turn"),
-        ),
+        DatabaseKind::Redis => bail!("Redis has no SQL"),
     }
 }
 
@@ -404,6 +416,14 @@ fn sip_tables(test: &mut StoreTest<'_>) -> Result<String> {
         "applied within {:.1} s",
         begun.elapsed().as_secs_f32()
     ))
+}
+
+fn bindings(test: &mut StoreTest<'_>) -> Result<String> {
+    if test.database.kind == DatabaseKind::Redis {
+        return Ok("not with Redis: docs/cluster.md has its bindings".to_owned());
+    }
+    let ports = ports(test.place, 1);
+    super::bindings::survive_kill(test.binary, test.logs, &test.database, &ports)
 }
 
 fn changes(test: &mut StoreTest<'_>) -> Result<String> {

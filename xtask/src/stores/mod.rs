@@ -4,6 +4,7 @@
 //! client that authenticates is `hairpin probe turn`, which makes a whole allocation with data, and coturn's
 //! `turnutils_uclient`.
 
+mod bindings;
 mod checks;
 mod databases;
 mod events;

@@ -38,6 +38,7 @@ mod semantics;
 mod setting;
 mod sip;
 mod sip_advertise;
+mod sip_binding_database;
 mod sip_calls;
 mod sip_domains;
 mod sip_forwards;

@@ -12,6 +12,7 @@ use super::network::{DEFAULT_PORT, ExternalAddress};
 use super::schema::Settings;
 use super::setting::{AtLeastOne, List, Workers, write_seconds};
 use super::sip;
+use super::sip_binding_database;
 use super::source::{Layer, Located, Location, Sources};
 use super::{
     acme, alternate, cluster, deny_files, events, nat_discovery, realms, stores, telemetry, tls,
@@ -45,6 +46,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     cluster::check(settings, report);
     remote_admin_is_confirmed(settings, report);
     sip::check(settings, report);
+    sip_binding_database::check(settings, report);
     tls::check(settings, report);
     acme::check(settings, report);
     nat_discovery::check(settings, report);

@@ -11,6 +11,7 @@ use super::node::Node;
 use super::schema::Settings;
 use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::sip_advertise;
+use super::sip_binding_database;
 use super::sip_calls;
 use super::sip_domains;
 use super::sip_forwards;
@@ -100,6 +101,8 @@ pub(crate) struct Sip {
     pub(crate) registrar: RegistrarConfig,
     /// Registration bindings of all workers.
     pub(crate) bindings: u32,
+    /// The database that has the bindings.
+    pub(crate) binding_database: Option<stores::Options>,
     /// Registration bindings of one address of record.
     pub(crate) bindings_per_user: u32,
     /// By which algorithms, the first to be preferred.
@@ -179,6 +182,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         push: sip_push::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,
+        binding_database: sip_binding_database::resolve(settings)?,
         bindings_per_user: s.sip_bindings_per_user?.value.0,
         digest_algorithms: values(s.sip_digest_algorithms?.value.0),
         auth_int: s.sip_auth_int?.value,

@@ -137,6 +137,11 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<StoreSettings>> {
 }
 
 impl RawStore {
+    /// Its URL.
+    pub(super) fn url(&self) -> Option<&str> {
+        self.remote.url.as_ref().map(|url| url.value.as_str())
+    }
+
     fn resolve(self) -> Option<StoreSettings> {
         let mut store = of(self.remote.options()?);
         if let Some(algorithms) = self.algorithms.filter(|list| !list.is_empty()) {

@@ -55,6 +55,7 @@ mod nat_srv;
 mod peer_cli;
 mod probe;
 mod serve;
+mod sip_binding_database;
 mod sip_carrier_soak;
 #[path = "../../../server/tests/sip_client/mod.rs"]
 mod sip_client;

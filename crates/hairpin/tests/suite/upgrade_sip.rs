@@ -426,3 +426,32 @@ fn credentials_of_the_old_process_do_not_work_once_more_in_the_new_one_rfc7616_3
     kill(second, "-TERM");
     eventually("the new process ends", || !is_alive(second));
 }
+
+#[test]
+fn an_upgrade_moves_the_bindings_from_the_file_to_a_database() {
+    if !may_load_programs() {
+        return eprintln!("skipped: this process may not load programs");
+    }
+    let server = Server::start(true);
+    let first = u64::from(server.first.id());
+    let mut phones = server.phones(60);
+    let config = server.folder.path().join("hairpin.toml");
+    let database = server.folder.path().join("bindings.db");
+    let key = format!(
+        "[sip]\nbinding_database = \"sqlite:{}\"\n",
+        database.display()
+    );
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replacen("[sip]\n", &key, 1)).unwrap();
+    let second = server.upgrade();
+    assert_eq!(server.writers(), [second]);
+    all_are_callable(&mut phones, "after");
+    drop(phones);
+    server.wait_for_the_end_of(first);
+    kill(second, "-TERM");
+    eventually("the new process ends", || !is_alive(second));
+    let file = rusqlite::Connection::open(database).unwrap();
+    let count = "SELECT count(*) FROM hairpin_sip_binding";
+    let rows = file.query_row(count, [], |row| row.get::<_, i64>(0));
+    assert_eq!(rows.unwrap(), 60);
+}

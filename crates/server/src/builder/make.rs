@@ -25,7 +25,7 @@ use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::routes::Table;
-use crate::sip::{self, Sip, SipEnvironment, SipTakeover, SipUpgrade, Transport};
+use crate::sip::{self, SavePlace, Sip, SipEnvironment, SipTakeover, SipUpgrade, Transport};
 use crate::state_dir::StateDir;
 use crate::steering::{Numbering, Tables};
 use crate::worker::{Worker, WorkerMessage, now};
@@ -204,9 +204,13 @@ impl Builder {
         let buffers = self.wanted_buffers();
         let state = self.state_dir.as_deref();
         let state = state.map(StateDir::open).transpose()?;
+        let save_place = state.map(|directory| SavePlace {
+            directory,
+            database: self.binding_database.clone(),
+        });
         let surroundings = SipEnvironment {
             inherited: &self.inherited,
-            state,
+            save_place,
             numbering: taking.map_or_else(
                 || Numbering::alone(workers),
                 |taking| taking.steering.numbering(),

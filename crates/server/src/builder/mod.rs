@@ -29,7 +29,7 @@ use crate::quota::{QuotaLimits, SourcePrefix};
 use crate::realms::RealmSettings;
 use crate::running::Running;
 use crate::settings::Settings;
-use crate::sip::{SipAddresses, SipSettings, Transport};
+use crate::sip::{BindingDatabase, SipAddresses, SipSettings, Transport};
 use crate::steering::Steering;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
@@ -99,6 +99,7 @@ pub struct Builder {
     nonce_key: Option<[u8; 32]>,
     cluster: Option<ClusterKeys>,
     state_dir: Option<PathBuf>,
+    binding_database: Option<Arc<dyn BindingDatabase>>,
     take_over: Option<TakeOver>,
 }
 
@@ -265,6 +266,14 @@ impl Builder {
     /// none, so that bindings end with the server.
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(path.into());
+        self
+    }
+
+    /// Saves the registration bindings of SIP in this database instead of the state directory, which is required all the
+    /// same: it has the key of flow tokens and a lock. If the database does not respond within five seconds, the server
+    /// starts without its bindings, and adds them when it responds. Default: none.
+    pub fn binding_database(mut self, database: Arc<dyn BindingDatabase>) -> Self {
+        self.binding_database = Some(database);
         self
     }
 

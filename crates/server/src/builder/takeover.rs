@@ -7,7 +7,7 @@ use crate::handover::{HandoverError, Joining, SharedCountFds};
 use crate::ports::PortRange;
 use crate::quota::{OtherCounts, Quotas, SharedCounts};
 use crate::rates::{RateTable, TableSize};
-use crate::sip::SipTakeover;
+use crate::sip::{self, SipTakeover};
 use crate::steering::SteeringTakeover;
 
 /// A server that takes over, before it has bound its sockets.
@@ -61,14 +61,16 @@ impl Builder {
             // Its workers have no numbers yet.
             sip: None,
         };
-        let (offer, has_log) = (taking.offer(), self.state_dir.is_some());
-        let mut sip = None;
+        let offer = taking.offer();
+        let saved_at = sip::place_id(self.state_dir.is_some(), self.binding_database.as_deref());
+        let mut taken_sip = None;
         let begin_sip = |own| {
             let Some(offered) = offer.sip.filter(|_| self.serves_sip()) else {
                 return Ok(None);
             };
-            let (taking, joining) = SipTakeover::begin(offered, offer.numbering(), (own, has_log))?;
-            sip = Some(taking);
+            let (taking, joining) =
+                SipTakeover::begin(offered, offer.numbering(), (own, saved_at))?;
+            taken_sip = Some(taking);
             Ok(Some(joining))
         };
         let steering =
@@ -82,7 +84,7 @@ impl Builder {
             steering,
             own_rates,
             other_rates,
-            sip,
+            sip: taken_sip,
         }))
     }
 }

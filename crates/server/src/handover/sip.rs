@@ -44,8 +44,8 @@ pub(crate) struct JoiningSip {
     pub(crate) numbering: Numbering,
     /// The number of its run, in flow tokens.
     pub(crate) run: u32,
-    /// It reads the log of bindings.
-    pub(crate) has_log: bool,
+    /// Where it saves bindings: see `sip::place_id`.
+    pub(crate) saved_at: u64,
     /// The old process's end of the connection between their workers.
     pub(crate) link: OwnedFd,
 }
@@ -57,7 +57,7 @@ impl JoiningSip {
             bytes.extend_from_slice(&sip.numbering.first_worker.to_le_bytes());
             bytes.extend_from_slice(&sip.numbering.workers.to_le_bytes());
             bytes.extend_from_slice(&sip.run.to_le_bytes());
-            bytes.push(sip.has_log.into());
+            bytes.extend_from_slice(&sip.saved_at.to_le_bytes());
         }
     }
 
@@ -71,7 +71,7 @@ impl JoiningSip {
         let first_worker = u16::from_le_bytes(bytes.take()?);
         let workers = u16::from_le_bytes(bytes.take()?);
         let run = u32::from_le_bytes(bytes.take()?);
-        let has_log = bytes.byte()? != 0;
+        let saved_at = u64::from_le_bytes(bytes.take()?);
         if workers == 0 || first_worker.checked_add(workers).is_none() {
             return Err(HandoverError::Offer("no workers"));
         }
@@ -83,7 +83,7 @@ impl JoiningSip {
                 first_slot: 0,
             },
             run,
-            has_log,
+            saved_at,
             link: link.ok_or(HandoverError::Offer("descriptors are missing"))?,
         }))
     }
@@ -114,7 +114,7 @@ mod tests {
                 first_slot: 0,
             },
             run: 9,
-            has_log: true,
+            saved_at: 7,
             link: fd(),
         };
         let mut bytes = Vec::new();
@@ -122,8 +122,8 @@ mod tests {
         let read = JoiningSip::decode(&mut Bytes(&bytes), &mut [fd()].into_iter());
         let read = read.unwrap().unwrap();
         assert_eq!(
-            (read.numbering, read.run, read.has_log),
-            (joining.numbering, 9, true)
+            (read.numbering, read.run, read.saved_at),
+            (joining.numbering, 9, 7)
         );
         assert!(JoiningSip::decode(&mut Bytes(&bytes), &mut std::iter::empty()).is_err());
         for end in 0..bytes.len() {

@@ -37,7 +37,7 @@ impl Running {
         let JoiningSip {
             numbering,
             run,
-            has_log,
+            saved_at,
             link,
         } = joining;
         let Some(mut sip) = self.sip() else {
@@ -57,7 +57,8 @@ impl Running {
             link: Arc::clone(&link),
             transactions: Arc::default(),
         };
-        let sends_bindings = sip.log.is_none() || !has_log;
+        let log = sip.log.as_ref();
+        let sends_bindings = log.is_none_or(|log| log.place_id() != saved_at);
         self.run_step_on_all(|done| SipUpgradeStep::HandOver {
             other_process: other_process.clone(),
             sends_bindings,

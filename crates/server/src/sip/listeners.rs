@@ -3,14 +3,13 @@
 
 use super::layers::StreamListener;
 use super::settings::SipConfig;
-use super::store::{SharedLog, WorkerBindings};
+use super::store::{SavePlace, SharedLog, WorkerBindings};
 use super::takeover::{InheritedSip, SipTakeover, SipUpgrade};
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::connections::TlsConfigs;
 use crate::error::StartError;
 use crate::features::Buffers;
 use crate::inherited::InheritedSockets;
-use crate::state_dir::StateDir;
 use crate::steering::Numbering;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use ipnet::IpNet;
@@ -70,7 +69,7 @@ pub(crate) struct SipSetup {
 #[derive(Debug)]
 pub(crate) struct SipEnvironment<'a> {
     pub(crate) inherited: &'a InheritedSockets,
-    pub(crate) state: Option<StateDir>,
+    pub(crate) save_place: Option<SavePlace>,
     /// The key of addresses of record and GRUUs that all nodes of the cluster have.
     pub(crate) cluster: Option<[u8; 16]>,
     /// The numbers of the workers.
@@ -102,7 +101,7 @@ pub(crate) fn set_up(
     }
     let SipEnvironment {
         inherited,
-        state,
+        save_place,
         cluster,
         numbering,
         taking,
@@ -111,7 +110,7 @@ pub(crate) fn set_up(
     let workers = usize::from(numbering.workers);
     let (bound, listeners) = bind_all(addresses, tls, buffers, (workers, inherited))?;
     let names = NameResolver::new(&sip_config.settings.resolvers);
-    let lasting = cluster.or(state.as_ref().map(|state| state.key));
+    let lasting = cluster.or(save_place.as_ref().map(|place| place.directory.key));
     let mut taken = InheritedSip::of(taking)?;
     let secrets = Secrets::new(numbering, names, taken.key, lasting, taken.runs);
     let sip_config = Arc::new(sip_config);
@@ -130,11 +129,11 @@ pub(crate) fn set_up(
         )
     });
     let mut sips: Vec<Sip> = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
-    let (log, mut kept) = match state {
+    let (log, mut kept) = match save_place {
         None => (None, in_memory(workers, secrets.lasting)),
-        Some(state) => {
+        Some(place) => {
             let key = secrets.lasting;
-            let (log, kept) = SharedLog::open(state, key, numbering.workers, reading::now())?;
+            let (log, kept) = SharedLog::open(place, key, numbering.workers, reading::now())?;
             (Some(log), kept)
         }
     };

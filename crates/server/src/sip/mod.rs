@@ -100,11 +100,14 @@ pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Transport;
 pub use sip::routing::{Candidate, Locate, Locator};
 pub use sip_server::calls::{AttemptTimes, CallLine, EndedBy, Leg, Limit as CallLimit};
+pub use sip_server::log::AddressState;
 pub use sip_server::proxy::{AtNodes, Forking, Inbound, NodeHop};
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,
 };
 pub use sip_server::routes;
+pub use store::{BindingDatabase, SaveError};
+pub(crate) use store::{SavePlace, place_id};
 pub use streams::domains::client_verifier;
 pub(crate) use takeover::{SipTakeover, SipUpgrade};
 pub(crate) use token::SipToken;

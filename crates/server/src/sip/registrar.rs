@@ -141,8 +141,11 @@ impl Registrations {
         numbering.number(key.worker(numbering.workers))
     }
 
-    /// Hands over the changes that are to be saved.
+    /// Hands over the changes that are to be saved, and adds bindings that were read late.
     pub(super) fn save(&mut self, now: Mono) {
+        if self.location.load_late(now) {
+            self.refreshes.restart();
+        }
         self.location.save(now);
     }
 

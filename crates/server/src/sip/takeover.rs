@@ -39,7 +39,7 @@ impl SipTakeover {
     pub(crate) fn begin(
         offered: OfferedSip,
         numbering: Numbering,
-        (own, has_log): (Numbering, bool),
+        (own, saved_at): (Numbering, u64),
     ) -> io::Result<(SipTakeover, JoiningSip)> {
         let (stream, theirs) = UnixStream::pair()?;
         let reader = stream.try_clone()?;
@@ -50,7 +50,7 @@ impl SipTakeover {
         let joining = JoiningSip {
             numbering: own,
             run,
-            has_log,
+            saved_at,
             link: theirs.into(),
         };
         let taking = SipTakeover {
@@ -119,12 +119,16 @@ impl InheritedSip {
         })
     }
 
-    /// Gives each worker its part of the bindings that are in no log. `key` is that of addresses of record.
+    /// Gives each worker its part of the bindings that the old process has sent, and saves them. `key` is that of addresses of record.
     pub(super) fn give_bindings(&mut self, kept: &mut [WorkerBindings], key: HashKey, now: Now) {
         if self.bindings.is_empty() {
             return;
         }
-        let image = Image::of_records(&std::mem::take(&mut self.bindings), key);
+        let records = std::mem::take(&mut self.bindings);
+        if let Some(first) = kept.first() {
+            first.save_records(&records);
+        }
+        let image = Image::of_records(&records, key);
         let hash = AorHash::new(key);
         let workers = u16::try_from(kept.len()).unwrap_or(u16::MAX);
         for (worker, kept) in (0..).zip(kept) {

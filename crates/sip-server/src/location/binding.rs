@@ -247,6 +247,13 @@ impl Binding {
         self.expires <= now
     }
 
+    /// Whether both have the same contact, or the same instance and reg-id (RFC 5626 §6).
+    pub(super) fn is_of_same_phone(&self, other: &Binding) -> bool {
+        let is_same_flow =
+            self.reg_id != 0 && self.reg_id == other.reg_id && self.instance() == other.instance();
+        is_same_flow || self.uri() == other.uri()
+    }
+
     /// Bytes of its texts.
     #[must_use]
     pub fn text_len(&self) -> usize {

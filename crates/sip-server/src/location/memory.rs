@@ -180,6 +180,17 @@ impl MemoryLocation {
         self.update_timer_or_free(index);
     }
 
+    /// Adds the bindings of an earlier run that were read late. A phone that has registered since then keeps its new
+    /// binding: the one with the same contact, or with the same instance and reg-id (RFC 5626 §6). There is no limit, as
+    /// for [`MemoryLocation::restore`].
+    pub fn merge(&mut self, aor: &Aor, mut earlier: Vec<Binding>) {
+        if let Found::Bindings(_, newer) = self.find(aor) {
+            earlier.retain(|binding| !newer.iter().any(|newer| newer.is_of_same_phone(binding)));
+            earlier.extend_from_slice(newer);
+        }
+        self.restore(aor, earlier);
+    }
+
     fn index_of(&self, key: AorKey, aor: &[u8]) -> Option<u32> {
         let records = &self.records;
         // The table has indexes of `records` only.

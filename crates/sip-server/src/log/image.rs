@@ -6,7 +6,7 @@ use sip::{HashKey, Now};
 
 use super::record::{State, claimed_len, split};
 use super::{HEADER_LEN, StateError, header};
-use crate::location::MemoryLocation;
+use crate::location::{Binding, MemoryLocation};
 use crate::{Aor, AorHash};
 
 /// What was found in a log.
@@ -165,8 +165,33 @@ impl Image {
         &self,
         now: Now,
         hash: &AorHash,
-        (worker, workers): (u16, u16),
+        place: (u16, u16),
         location: &mut MemoryLocation,
+    ) -> u64 {
+        self.for_each(now, hash, place, |aor, bindings| {
+            location.restore(aor, bindings);
+        })
+    }
+
+    /// The same for a location that has newer bindings: see [`MemoryLocation::merge`].
+    pub fn merge(
+        &self,
+        now: Now,
+        hash: &AorHash,
+        place: (u16, u16),
+        location: &mut MemoryLocation,
+    ) -> u64 {
+        self.for_each(now, hash, place, |aor, bindings| {
+            location.merge(aor, bindings);
+        })
+    }
+
+    fn for_each(
+        &self,
+        now: Now,
+        hash: &AorHash,
+        (worker, workers): (u16, u16),
+        mut take: impl FnMut(&Aor, Vec<Binding>),
     ) -> u64 {
         let mut failures = 0;
         let mut at = HEADER_LEN;
@@ -192,7 +217,7 @@ impl Image {
                 continue;
             }
             match state.bindings(now) {
-                Ok(bindings) => location.restore(&aor, bindings),
+                Ok(bindings) => take(&aor, bindings),
                 Err(StateError) => failures += 1,
             }
         }

@@ -16,18 +16,21 @@
 //!   separate thread, because writing may block. [`Disk`] is the storage in a file, and the one part of this crate that
 //!   does I/O.
 //! - [`Image`] is what was read: a torn end is cut and reported, a damaged record within is left out and counted.
+//! - [`latest_states`] splits a batch for a database that is used instead of a log.
 
 mod compaction;
 mod disk;
 mod image;
 mod journal;
 mod record;
+mod states;
 mod writer;
 
 pub use disk::Disk;
 pub use image::{Image, Report};
 pub use journal::{Journal, Persistent};
 pub use record::MAX_RECORD;
+pub use states::{AddressState, latest_states};
 pub use writer::{Log, OpenError, Settings, Storage};
 
 use record::StateError;

@@ -209,13 +209,21 @@ impl<'a> State<'a> {
     /// # Errors
     /// [`StateError`] if one of them is not in the format.
     pub(super) fn is_alive(&self, now: Now) -> Result<bool, StateError> {
-        let mut rest = Reader(self.rest);
-        for _ in 0..self.count {
-            if rest.binding(now, self.has_agents)?.expires > now.mono {
+        for parts in self.parts(now) {
+            if parts?.expires > now.mono {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// The bindings as they are in the record, until one is not in the format.
+    pub(super) fn parts(
+        &self,
+        now: Now,
+    ) -> impl Iterator<Item = Result<NewBinding<'a>, StateError>> + use<'a> {
+        let (mut rest, has_agents) = (Reader(self.rest), self.has_agents);
+        (0..self.count).map(move |_| rest.binding(now, has_agents))
     }
 }
 

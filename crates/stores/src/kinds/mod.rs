@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::StoreError;
-use crate::sql::Tables;
+use crate::sql::{Sql, Tables};
 use crate::store::Store;
 
 /// A kind of store.
@@ -117,6 +117,26 @@ pub fn open(options: &Options) -> Result<Arc<dyn Store>, StoreError> {
         Kind::Redis => Arc::new(redis::Redis::new(options)?),
         Kind::Http => Arc::new(http::Http::new(options)?),
     })
+}
+
+/// Opens an SQL database for tables that are not those of coturn. Call it within a tokio runtime.
+///
+/// # Errors
+/// If the URL is wrong or not of an SQL database, or if a file cannot be opened.
+pub(crate) fn open_sql(options: &Options) -> Result<(Kind, Box<dyn Sql>), StoreError> {
+    let kind = check(options)?;
+    let sql: Box<dyn Sql> = match kind {
+        Kind::Sqlite => Box::new(sqlite::Sqlite::open_without_tables(path_of(&options.url)?)?),
+        Kind::Postgres => Box::new(postgres::Postgres::new(options)?),
+        Kind::Mysql => Box::new(mysql::Mysql::new(options)?),
+        Kind::File | Kind::Redis | Kind::Http => {
+            return Err(StoreError::Unsupported {
+                kind: kind.name(),
+                what: "have SIP bindings: use sqlite:, postgres: or mysql:",
+            });
+        }
+    };
+    Ok((kind, sql))
 }
 
 /// The path in `sqlite:/a/b`, `sqlite:///a/b`, `file:/a/b`.

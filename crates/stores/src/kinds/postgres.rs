@@ -96,7 +96,11 @@ impl Postgres {
         rows.iter().map(columns).collect()
     }
 
-    async fn transact(&self, statements: &[Statement<'_>]) -> Result<Vec<u64>, StoreError> {
+    async fn transact(
+        &self,
+        statements: &[Statement<'_>],
+        notifies: bool,
+    ) -> Result<Vec<u64>, StoreError> {
         // A connection of its own: other queries must not get into the transaction.
         let (mut client, connection) = self
             .config
@@ -116,8 +120,10 @@ impl Postgres {
             let count = transaction.execute(&text, &values);
             counts.push(count.await.map_err(|error| failed(&error))?);
         }
-        let notified = transaction.execute("SELECT pg_notify($1, '')", &[&CHANNEL]);
-        notified.await.map_err(|error| failed(&error))?;
+        if notifies {
+            let notified = transaction.execute("SELECT pg_notify($1, '')", &[&CHANNEL]);
+            notified.await.map_err(|error| failed(&error))?;
+        }
         transaction.commit().await.map_err(|error| failed(&error))?;
         Ok(counts)
     }
@@ -218,7 +224,14 @@ impl Sql for Postgres {
     }
 
     fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> StoreFuture<'a, Vec<u64>> {
-        Box::pin(self.transact(statements))
+        Box::pin(self.transact(statements, true))
+    }
+
+    fn execute_silently<'a>(
+        &'a self,
+        statements: &'a [Statement<'a>],
+    ) -> StoreFuture<'a, Vec<u64>> {
+        Box::pin(self.transact(statements, false))
     }
 
     fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {

@@ -34,7 +34,25 @@ pub(super) struct Sqlite {
 impl Sqlite {
     /// Opens the file, and makes it with its tables if it is missing or empty.
     pub(super) fn open(path: PathBuf) -> Result<Sqlite, StoreError> {
-        let mut connection = connect(&path).map_err(|error| failed(&path, &error))?;
+        Sqlite::open_with(path, make_tables)
+    }
+
+    /// Opens the file, and makes it if it is missing. Readers do not wait for a writer.
+    pub(super) fn open_without_tables(path: PathBuf) -> Result<Sqlite, StoreError> {
+        Sqlite::open_with(path, |connection| {
+            connection.pragma_update(None, "journal_mode", "WAL")
+        })
+    }
+
+    fn open_with(
+        path: PathBuf,
+        prepare: impl FnOnce(&mut Connection) -> rusqlite::Result<()>,
+    ) -> Result<Sqlite, StoreError> {
+        let connected = connect(&path).and_then(|mut connection| {
+            prepare(&mut connection)?;
+            Ok(connection)
+        });
+        let mut connection = connected.map_err(|error| failed(&path, &error))?;
         let (jobs, queue) = sync_channel::<Job>(MAX_JOBS);
         std::thread::Builder::new()
             .name("sqlite".to_owned())
@@ -104,11 +122,10 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
         .open(path);
     let common = OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = |flags| Connection::open_with_flags(path, common | flags);
-    let mut connection = open(OpenFlags::SQLITE_OPEN_READ_WRITE)
+    let connection = open(OpenFlags::SQLITE_OPEN_READ_WRITE)
         // Another program's file may be read.
         .or_else(|_| open(OpenFlags::SQLITE_OPEN_READ_ONLY))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    make_tables(&mut connection)?;
     Ok(connection)
 }
 

@@ -1,6 +1,7 @@
 //! `hairpin serve`: reads the configuration, starts the server, says where it is, and serves until a signal ends it.
 
 mod banner;
+mod binding_database;
 mod changes;
 mod cluster;
 pub(super) mod databases;

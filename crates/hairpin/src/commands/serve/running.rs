@@ -15,6 +15,7 @@ use server::{
     AddressFamily, Builder, InheritedSockets, Observer, Running, Server, SteeringInUse, addresses,
 };
 
+use super::binding_database;
 use super::databases::Databases;
 use super::explain::explain;
 use super::names::LOCALHOST;
@@ -106,7 +107,7 @@ impl RunningServer {
         if let Some(limit) = sources.batch_limit {
             builder = builder.batch_limit(limit.into());
         }
-        builder = with_identity(builder, config);
+        builder = binding_database::add(with_identity(builder, config), config)?;
         if let Some(from) = sources.take_over {
             builder = builder.take_over(from);
         }

@@ -203,6 +203,13 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "register_max", |s| &mut s.sip_register_max),
     Key::new("sip", "flow_timer", |s| &mut s.sip_flow_timer),
     Key::new("sip", "bindings", |s| &mut s.sip_bindings),
+    Key::new("sip", "binding_database", |s| &mut s.sip_binding_database)
+        .secret()
+        .at_start(),
+    Key::new("sip", "binding_database_ca", |s| {
+        &mut s.sip_binding_database_ca
+    })
+    .at_start(),
     Key::new("sip", "bindings_per_user", |s| &mut s.sip_bindings_per_user),
     Key::new("sip", "digest_algorithms", |s| &mut s.sip_digest_algorithms),
     Key::new("sip", "auth_int", |s| &mut s.sip_auth_int),

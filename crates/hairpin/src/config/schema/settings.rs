@@ -34,6 +34,7 @@ use crate::config::setting::{
 };
 use crate::config::sip::{Algorithms, ForkingOrder, Origin, WebSocketPath};
 use crate::config::sip_advertise::Advertise;
+use crate::config::sip_binding_database::BindingDatabase;
 use crate::config::sip_calls;
 use crate::config::sip_domains;
 use crate::config::sip_forwards;
@@ -351,6 +352,10 @@ pub(crate) struct Settings {
     pub(crate) sip_flow_timer: Entry<SipFlowTimer>,
     /// `sip.bindings`
     pub(crate) sip_bindings: Entry<SipBindings>,
+    /// `sip.binding_database`
+    pub(crate) sip_binding_database: Entry<BindingDatabase>,
+    /// `sip.binding_database_ca`
+    pub(crate) sip_binding_database_ca: Entry<List<RootFile>>,
     /// `sip.bindings_per_user`
     pub(crate) sip_bindings_per_user: Entry<SipUserBindings>,
     /// `sip.digest_algorithms`

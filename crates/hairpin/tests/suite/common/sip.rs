@@ -33,7 +33,11 @@ pub(crate) struct SipServer {
 
 impl SipServer {
     pub(crate) fn start(config: &SipConfig<'_>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), config)
+    }
+
+    /// The same in a folder that has something already.
+    pub(crate) fn start_in(folder: tempfile::TempDir, config: &SipConfig<'_>) -> Self {
         let users: String = config
             .users
             .iter()
