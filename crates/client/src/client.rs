@@ -74,7 +74,7 @@ impl Client {
     pub async fn connect(server: impl Into<Server>) -> Result<Client, ConnectError> {
         let server = server.into();
         let address = server.address;
-        match &server.means {
+        match &server.method {
             ConnectMethod::Udp => {
                 let link = UdpLink::open(server.local, address).await;
                 let link = link.map_err(|source| ConnectError::Socket {
@@ -89,11 +89,11 @@ impl Client {
                 let link = with_timeout(address, server.connect_timeout, link).await?;
                 Client::over(link, server)
             }
-            means => {
+            method => {
                 let link = with_timeout(
                     address,
                     server.connect_timeout,
-                    StreamLink::open(means, server.local, address),
+                    StreamLink::open(method, server.local, address),
                 )
                 .await?;
                 Client::over(link, server)
@@ -112,7 +112,7 @@ impl Client {
         let Server {
             address,
             local,
-            means,
+            method,
             connect_timeout,
             queue,
             mut config,
@@ -120,7 +120,7 @@ impl Client {
         let dial = ConnectOptions {
             server: address,
             local,
-            means,
+            method,
             timeout: connect_timeout,
         };
         config.transport = link.transport();

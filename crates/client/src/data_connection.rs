@@ -34,7 +34,7 @@ const MAX_UNSENT_BYTES: usize = 64 * 1024;
 pub(crate) struct ConnectOptions {
     pub(crate) server: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) means: ConnectMethod,
+    pub(crate) method: ConnectMethod,
     pub(crate) timeout: Duration,
 }
 
@@ -42,7 +42,7 @@ impl ConnectOptions {
     async fn open(&self) -> Result<StreamLink, ConnectError> {
         // RFC 6062 §4.3: "This connection MUST be made using a different local transport address."
         let local = self.local.map(|local| SocketAddr::new(local.ip(), 0));
-        let link = StreamLink::open(&self.means, local, self.server);
+        let link = StreamLink::open(&self.method, local, self.server);
         with_timeout(self.server, self.timeout, link).await
     }
 }

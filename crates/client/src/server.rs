@@ -26,7 +26,7 @@ pub(crate) enum ConnectMethod {
 pub struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) means: ConnectMethod,
+    pub(crate) method: ConnectMethod,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue: usize,
     pub(crate) config: ClientConfig,
@@ -39,7 +39,7 @@ impl Server {
         Server {
             address,
             local: None,
-            means: ConnectMethod::Udp,
+            method: ConnectMethod::Udp,
             connect_timeout: CONNECT_TIMEOUT,
             queue: MAX_DATAGRAMS,
             config: ClientConfig::default(),
@@ -56,7 +56,7 @@ impl Server {
     /// Connects over TCP. No request is repeated then; each is given up after 39.5 seconds.
     #[must_use]
     pub fn tcp(mut self) -> Server {
-        self.means = ConnectMethod::Tcp;
+        self.method = ConnectMethod::Tcp;
         self
     }
 
@@ -64,7 +64,7 @@ impl Server {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: crate::Tls) -> Server {
-        self.means = ConnectMethod::Tls(tls);
+        self.method = ConnectMethod::Tls(tls);
         self
     }
 
@@ -72,7 +72,7 @@ impl Server {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn dtls(mut self, tls: crate::Tls) -> Server {
-        self.means = ConnectMethod::Dtls(tls);
+        self.method = ConnectMethod::Dtls(tls);
         self
     }
 

@@ -55,13 +55,13 @@ impl Write for Socket<'_> {
 impl StreamLink {
     /// Connects. Over TLS it also completes the handshake.
     pub(crate) async fn open(
-        means: &ConnectMethod,
+        method: &ConnectMethod,
         local: Option<SocketAddr>,
         server: SocketAddr,
     ) -> Result<StreamLink, ConnectError> {
         let tcp = |source| ConnectError::Tcp { server, source };
         let socket = connect(local, server).await.map_err(tcp)?;
-        let stream = match means {
+        let stream = match method {
             #[cfg(feature = "tls")]
             ConnectMethod::Tls(tls) => {
                 Stream::tls(tls).map_err(|error| tls_error(tls, server, &invalid(error)))?
@@ -77,7 +77,7 @@ impl StreamLink {
             }),
         };
         let established = poll_fn(|cx| link.poll_established(cx)).await;
-        match means {
+        match method {
             #[cfg(feature = "tls")]
             ConnectMethod::Tls(tls) => {
                 established.map_err(|error| tls_error(tls, server, &error))?

@@ -1,4 +1,4 @@
-//! By which means the kernel relays on which interface, in network namespaces: what `auto` chooses, what insisting
+//! By which method the kernel relays on which interface, in network namespaces: what `auto` chooses, what insisting
 //! gets, that nobody's program is disturbed, and that nothing is left behind, however the server ends. Needs root.
 
 #![allow(clippy::unwrap_used)] // a test may fail this way
@@ -87,7 +87,7 @@ fn classifiers() -> usize {
     filters.iter().filter(|filter| filter.handle != 0).count()
 }
 
-/// Attaches somebody else's classifier to `near`, by the means that the kernel has.
+/// Attaches somebody else's classifier to `near`, by the method that the kernel has.
 fn attach_foreign(relay: &mut Relay) -> Option<Attached> {
     let near = interface_index("near").unwrap();
     if relay.has_tcx().unwrap() {
@@ -119,7 +119,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
         let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
         let veth = of(&running);
         assert_eq!(
-            (veth.name.as_str(), veth.means),
+            (veth.name.as_str(), veth.method),
             ("near", OffloadMethod::Tc)
         );
         assert_eq!(veth.reason(), Some(&Obstacle::Virtual("veth".to_owned())));
@@ -140,7 +140,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
         let running = start_at("127.0.0.1", OffloadMode::Auto).unwrap();
         let lo = of(&running);
         assert_eq!(
-            (lo.means, lo.reason()),
+            (lo.method, lo.reason()),
             (OffloadMethod::Tc, Some(&Obstacle::Loopback))
         );
     });
@@ -150,7 +150,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
 fn a_required_mode_is_in_use_or_the_server_does_not_start() {
     wired(|| {
         let running = start_at("192.0.2.1", OffloadMode::Xdp).unwrap();
-        assert_eq!(of(&running).means, OffloadMethod::Xdp);
+        assert_eq!(of(&running).method, OffloadMethod::Xdp);
         assert!(interface_named("near").xdp.is_some());
         let twice = start_at("192.0.2.1", OffloadMode::Tc);
         assert!(twice.is_err(), "the port is taken");
@@ -162,7 +162,7 @@ fn a_required_mode_is_in_use_or_the_server_does_not_start() {
 
         let running = start_at("127.0.0.1", OffloadMode::Xdp).unwrap();
         assert_eq!(
-            of(&running).means,
+            of(&running).method,
             OffloadMethod::User,
             "loopback is left alone"
         );
@@ -177,7 +177,7 @@ fn a_required_mode_is_in_use_or_the_server_does_not_start() {
             "{text}"
         );
         let running = start_at("198.51.100.1", OffloadMode::Tc).unwrap();
-        assert_eq!(of(&running).means, OffloadMethod::Tc);
+        assert_eq!(of(&running).method, OffloadMethod::Tc);
     });
 }
 
@@ -193,7 +193,7 @@ fn nobody_s_program_is_disturbed() {
         assert!(error.to_string().contains("another XDP program"), "{error}");
         let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
         let interface = of(&running);
-        assert_eq!(interface.means, OffloadMethod::Tc);
+        assert_eq!(interface.method, OffloadMethod::Tc);
         assert_eq!(interface.reason(), Some(&Obstacle::ForeignProgram(number)));
         assert_eq!(classifiers(), 2, "side by side");
         running.shutdown().unwrap();
@@ -214,7 +214,7 @@ fn where_no_more_classifiers_fit_user_space_relays() {
             assert!(attached.len() < 100);
         }
         let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
-        assert_eq!(of(&running).means, OffloadMethod::User);
+        assert_eq!(of(&running).method, OffloadMethod::User);
         assert!(start_at("127.0.0.1", OffloadMode::Tc).is_ok());
     });
 }

@@ -45,7 +45,7 @@ pub struct WriteLimits {
 
 /// The messages that cannot be dropped exceed [`WriteLimits::messages`]: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer does not read its messages")]
+#[error("the peer does not read its messages: close the connection")]
 pub struct Unread;
 
 /// Empty chunks that all connections of a worker share.

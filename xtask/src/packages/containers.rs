@@ -129,8 +129,8 @@ pub(super) fn run(root: &Path, folder: &Path, program: &Path, tally: &mut Tally)
         return;
     }
     let podman = Podman(&folder);
-    for (name, options, means) in CAPABILITY_CASES {
-        let outcome = relays(&podman, options, means);
+    for (name, options, method) in CAPABILITY_CASES {
+        let outcome = relays(&podman, options, method);
         tally.record(&format!("container {name}"), &outcome);
     }
     let outcome = takes_over(&podman, program);
@@ -225,16 +225,16 @@ impl<'a> ContainerServer<'a> {
 }
 
 /// A server that relays, is healthy, and has phones that call each other.
-fn relays(podman: &Podman<'_>, options: &[&str], means: &str) -> Result<String> {
+fn relays(podman: &Podman<'_>, options: &[&str], method: &str) -> Result<String> {
     let options = [&["--network=none"][..], options].concat();
     let server = ContainerServer::start(podman, "hairpin-test", &options, &[])?;
     let outcome = eventually(|| server.exec(&PROBE_ARGUMENTS))
         .and_then(|_| server.is_healthy())
         .and_then(|_| calls(&server.exec(&CALL_ARGUMENTS)?))
         .and_then(|calls| {
-            let wanted = format!("\"means\":\"{means}\"");
+            let wanted = format!("\"method\":\"{method}\"");
             ensure!(server.process.output().contains(&wanted), "no {wanted}");
-            Ok(format!("relays ({means}), is healthy, {calls} calls"))
+            Ok(format!("relays ({method}), is healthy, {calls} calls"))
         });
     server.end(outcome)
 }

@@ -60,7 +60,9 @@ pub struct FlowEntry {
 #[non_exhaustive]
 pub enum InsertError {
     /// The table is full: user space relays.
-    #[error("the table of relayed flows is full")]
+    #[error(
+        "the table of relayed flows is full: relay this flow in user space, or use a larger table"
+    )]
     Full,
     /// Two addresses that belong together are of two families.
     #[error("the two addresses of one side of a flow must be of one address family")]

@@ -113,10 +113,10 @@ pub struct Flow {
 #[non_exhaustive]
 pub enum InsertError {
     /// It has an entry, which stays as it is.
-    #[error("the flow has an entry")]
+    #[error("the flow already has an entry: remove it first")]
     Exists,
     /// The table is full.
-    #[error("the table of steered flows is full")]
+    #[error("the table of steered flows is full: remove entries, or use a larger table")]
     Full,
     /// The kernel refuses otherwise, for example for want of memory.
     #[error(transparent)]

@@ -19,7 +19,7 @@ Examples:
   hairpin probe nat stun.example.org
         how the NAT in front of this machine behaves, and whether calls need a relay
   hairpin probe offload
-        by which means the kernel of this machine could relay, on each interface
+        by which method the kernel of this machine could relay, on each interface
 
 Status 0: the server works; 1: it does not; 2: wrong arguments.";
 

@@ -168,7 +168,7 @@ pub(crate) struct Config {
     pub(crate) relay_tcp: bool,
     /// Clients can keep an allocation when their address changes.
     pub(crate) relay_mobility: bool,
-    /// By which means the kernel relays.
+    /// By which method the kernel relays.
     pub(crate) offload_mode: OffloadMode,
     /// Channels relayed by the kernel at once.
     pub(crate) offload_channels: u32,

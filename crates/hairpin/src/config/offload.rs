@@ -2,7 +2,7 @@
 
 use super::setting::{FromText, Mistake, one_of, word};
 
-/// By which means the kernel relays.
+/// By which method the kernel relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OffloadMode {
     /// The best that is safe on each interface.

@@ -15,7 +15,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
         "1 for the mode in which datagrams that arrive on an interface are relayed, and the reason why no better mode is in use.",
     );
     for interface in &status.interfaces {
-        let (mode, reason) = (interface.means.name(), interface.reason_name());
+        let (mode, reason) = (interface.method.name(), interface.reason_name());
         family.put(
             &[
                 ("interface", &interface.name),

@@ -40,6 +40,7 @@ mod doctor;
 mod engines;
 mod events;
 mod forged_sources;
+mod howto;
 mod import;
 mod inherited;
 mod killed;

@@ -1,4 +1,4 @@
-//! Loading the programs and attaching them to interfaces, each by the best means that works there.
+//! Loading the programs and attaching them to interfaces, each by the best method that works there.
 
 use super::choice::{Facts, Obstacle, OffloadMethod, choose};
 use super::clsact::{Clsact, remove_orphaned};
@@ -143,7 +143,7 @@ impl OffloadConfig<'_> {
                 link,
             };
             let attachment = attach_interface(&how, facts, &mut relay);
-            if attachment.insists && attachment.about.means == OffloadMethod::User {
+            if attachment.insists && attachment.about.method == OffloadMethod::User {
                 return Err(attachment.required_offload_error());
             }
             attachments.interfaces.push(attachment);
@@ -210,7 +210,7 @@ fn attach_interface(
         about: InterfaceOffload {
             name: interface.name.clone(),
             index: interface.index,
-            means: OffloadMethod::User,
+            method: OffloadMethod::User,
             clsact: false,
             not_xdp: choice.xdp,
             not_tc: choice.tc,
@@ -311,7 +311,7 @@ impl InterfaceAttachment {
             Ok(Some(by)) => relay.replace_xdp(interface.index, mac, by)?,
             Err(error) => return Err(BpfError::Descriptor(error)),
         };
-        (self.about.means, self.attached) = (OffloadMethod::Xdp, Some(Attachment::Link(attached)));
+        (self.about.method, self.attached) = (OffloadMethod::Xdp, Some(Attachment::Link(attached)));
         self.set_lower(interface, &facts.lower, relay)
             .inspect_err(|_| self.detach(relay))
     }
@@ -340,7 +340,7 @@ impl InterfaceAttachment {
     /// Ends what is attached: user space relays from now on.
     pub(crate) fn detach(&mut self, relay: &mut Relay) {
         self.attached = None;
-        (self.about.means, self.about.clsact) = (OffloadMethod::User, false);
+        (self.about.method, self.about.clsact) = (OffloadMethod::User, false);
         self.about.not_redirected = None;
         for index in self.lower.drain(..).chain([self.about.index]) {
             // Unless that can be done, an interface whose index is equal modulo 256 goes without XDP, and says so.
@@ -362,7 +362,7 @@ impl InterfaceAttachment {
         }
         match attach_tc(relay, self.gate.take(), self.about.index) {
             Ok(attached) => {
-                self.about.means = OffloadMethod::Tc;
+                self.about.method = OffloadMethod::Tc;
                 self.about.clsact = matches!(attached, Attachment::Clsact(_));
                 self.attached = Some(attached);
             }

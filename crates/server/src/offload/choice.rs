@@ -1,4 +1,4 @@
-//! By which means the kernel may relay on an interface, and why by no better one. Rules without side effects.
+//! By which method the kernel may relay on an interface, and why by no better one. Rules without side effects.
 
 use super::OffloadMode;
 use io::netlink::{NetworkInterface, XdpFeatures};
@@ -28,7 +28,7 @@ impl OffloadMethod {
     }
 }
 
-/// Why a means is not used on an interface.
+/// Why a method is not used on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -143,7 +143,7 @@ pub(crate) struct Facts {
     pub(crate) indirect: bool,
 }
 
-/// The means to try on an interface, best first, each with what spoke against the better ones.
+/// The methods to try on an interface, best first, each with what spoke against the better ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// Why not native XDP; `None` if it is to be tried.

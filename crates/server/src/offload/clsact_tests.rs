@@ -169,7 +169,7 @@ fn tc_by_clsact_answers_and_goes_with_its_qdisc() {
     wired(|here, there| {
         let attachments = attach();
         let about = &attachments.interfaces[0].about;
-        assert_eq!((about.means, about.clsact), (OffloadMethod::Tc, true));
+        assert_eq!((about.method, about.clsact), (OffloadMethod::Tc, true));
         assert!(about.to_string().contains("clsact"), "{about}");
         assert_eq!(filters().len(), 1);
         assert_eq!(filters()[0].priority, u16::MAX, "after all others");

@@ -116,7 +116,7 @@ impl Prepared {
         for interface in &about {
             tracing::info!(
                 interface = interface.name,
-                means = interface.means.name(),
+                method = interface.method.name(),
                 reason = interface.reason().map(tracing::field::display),
                 "data path of an interface"
             );
@@ -175,7 +175,8 @@ impl Prepared {
     /// address on `lo` or a dummy interface datagrams come from elsewhere.
     pub(crate) fn addresses_at_tc(&self) -> Vec<IpAddr> {
         let attachments = &self.attachments.interfaces;
-        let at_tc = |attachment: &&InterfaceAttachment| attachment.about.means == OffloadMethod::Tc;
+        let at_tc =
+            |attachment: &&InterfaceAttachment| attachment.about.method == OffloadMethod::Tc;
         let indirect = attachments
             .iter()
             .filter(at_tc)

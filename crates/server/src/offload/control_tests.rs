@@ -236,7 +236,7 @@ fn an_interface_that_goes_down_takes_its_hops_along() {
             });
         });
         until("it is gone", &running.published, |status| {
-            status.next_hops_usable == 0 && status.interfaces[0].means == OffloadMethod::User
+            status.next_hops_usable == 0 && status.interfaces[0].method == OffloadMethod::User
         });
     });
 }
@@ -246,7 +246,7 @@ fn xdp_is_given_up_where_checksums_are_left_to_the_hardware() {
     wired(|there| {
         let mut running = start(OffloadMode::Xdp, OffloadMode::Auto);
         with_partial_checksums(&mut running, &there, |status| {
-            status.interfaces[0].means == OffloadMethod::Tc
+            status.interfaces[0].method == OffloadMethod::Tc
         });
         let interface = &running.published.get().interfaces[0];
         assert_eq!(interface.reason(), Some(&Obstacle::PartialChecksums));
@@ -267,7 +267,7 @@ fn when_the_control_thread_ends_everything_is_detached_and_said_to_be() {
             status.interfaces[0].reason() == Some(&Obstacle::ControlThreadEnded)
         });
         let interface = &running.published.get().interfaces[0];
-        assert_eq!(interface.means, OffloadMethod::User);
+        assert_eq!(interface.method, OffloadMethod::User);
         assert_eq!(interface.reason_name(), "control_thread_ended");
         let interfaces = Netlink::open().unwrap().interfaces().unwrap();
         assert!(interfaces.iter().all(|interface| interface.xdp.is_none()));
@@ -318,7 +318,7 @@ fn xdp_is_given_up_where_packets_come_by_an_interface_that_it_does_not_know() {
             });
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 until("the fallback", &running.published, |status| {
-                    status.interfaces[0].means == OffloadMethod::Tc
+                    status.interfaces[0].method == OffloadMethod::Tc
                 });
             }));
             stop.store(true, Ordering::Relaxed);
@@ -355,7 +355,7 @@ fn with_partial_checksums(
     };
     running.part.table.insert(&key, &entry).unwrap();
     assert_eq!(
-        running.published.get().interfaces[0].means,
+        running.published.get().interfaces[0].method,
         OffloadMethod::Xdp
     );
     let published = &running.published;

@@ -128,10 +128,10 @@ impl Thread {
         attachment.attach_tc(&mut self.relay);
         tracing::info!(
             interface = attachment.about.name,
-            means = attachment.about.means.name(),
+            method = attachment.about.method.name(),
             "data path of an interface"
         );
-        self.fallback.must_notify |= attachment.about.means == OffloadMethod::Tc;
+        self.fallback.must_notify |= attachment.about.method == OffloadMethod::Tc;
         self.fallback.notify_workers();
         self.check_links();
     }

@@ -17,7 +17,7 @@ pub struct OffloadProbe {
     pub interface: String,
     /// Its number.
     pub index: u32,
-    /// By which means [`OffloadMode::Auto`] would relay.
+    /// By which method [`OffloadMode::Auto`] would relay.
     pub auto: OffloadMethod,
     /// The reason against native XDP; `None` if its driver says that it can. Only attaching would prove it, and may
     /// interrupt a link, so that is not tried.

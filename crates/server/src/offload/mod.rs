@@ -52,7 +52,7 @@ pub use status::{InterfaceOffload, OffloadStatus};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offload {
-    /// By which means. Default: [`OffloadMode::Off`].
+    /// By which method. Default: [`OffloadMode::Off`].
     pub mode: OffloadMode,
     /// Channels that can be relayed in the kernel at once, in all; those beyond are relayed in user space. 1 to
     /// [`Offload::MAX_CHANNELS`]. Default: [`Offload::CHANNELS`].
@@ -75,14 +75,14 @@ impl Default for Offload {
     }
 }
 
-/// By which means the kernel relays.
+/// By which method the kernel relays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OffloadMode {
     /// Everything is relayed in user space. Default for a program that embeds this library.
     #[default]
     Off,
-    /// On each interface by the best means that is safe there: native XDP, else tc, else user space.
+    /// On each interface by the best method that is safe there: native XDP, else tc, else user space.
     Auto,
     /// By native XDP on each interface; the server does not start where one cannot have it. Loopback, which never can,
     /// is left to user space.

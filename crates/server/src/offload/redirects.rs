@@ -28,7 +28,7 @@ fn note(
     mut interfaces: Vec<&mut InterfaceOffload>,
     mut takes_frames: impl FnMut(u32) -> Option<bool>,
 ) {
-    interfaces.retain(|interface| interface.means == OffloadMethod::Xdp);
+    interfaces.retain(|interface| interface.method == OffloadMethod::Xdp);
     let several = interfaces.len() > 1;
     for interface in interfaces {
         let obstacle = match several.then(|| takes_frames(interface.index)) {
@@ -49,11 +49,11 @@ fn note(
 mod tests {
     use super::*;
 
-    fn interface(index: u32, means: OffloadMethod) -> InterfaceOffload {
+    fn interface(index: u32, method: OffloadMethod) -> InterfaceOffload {
         InterfaceOffload {
             name: format!("eth{index}"),
             index,
-            means,
+            method,
             clsact: false,
             not_xdp: None,
             not_tc: None,
@@ -63,10 +63,10 @@ mod tests {
 
     /// What is said of eth0 and eth1, if drivers say so of them.
     fn said(
-        means: [OffloadMethod; 2],
+        method: [OffloadMethod; 2],
         takes_frames: impl Fn(u32) -> Option<bool>,
     ) -> [Option<Obstacle>; 2] {
-        let [mut first, mut second] = [interface(0, means[0]), interface(1, means[1])];
+        let [mut first, mut second] = [interface(0, method[0]), interface(1, method[1])];
         note(vec![&mut first, &mut second], takes_frames);
         [first.not_redirected, second.not_redirected]
     }

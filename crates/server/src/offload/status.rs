@@ -14,8 +14,8 @@ pub struct InterfaceOffload {
     pub name: String,
     /// Its number.
     pub index: u32,
-    /// By which means.
-    pub means: OffloadMethod,
+    /// By which method.
+    pub method: OffloadMethod,
     /// Whether the classifier is attached by clsact, because the kernel has no TCX (before Linux 6.6).
     pub clsact: bool,
     /// Why not by native XDP; `None` if it is used.
@@ -33,7 +33,7 @@ impl InterfaceOffload {
     #[must_use]
     pub fn reason(&self) -> Option<&Obstacle> {
         let wanted = |obstacle: &&Obstacle| **obstacle != Obstacle::NotWanted;
-        match self.means {
+        match self.method {
             OffloadMethod::Xdp => self.not_redirected.as_ref(),
             OffloadMethod::Tc => self.not_xdp.as_ref().filter(wanted),
             OffloadMethod::User => {
@@ -52,7 +52,7 @@ impl InterfaceOffload {
 
 impl fmt::Display for InterfaceOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let means = match self.means {
+        let method = match self.method {
             OffloadMethod::Xdp => "the kernel relays, by XDP in the driver",
             OffloadMethod::Tc if self.clsact => {
                 "the kernel relays, by a classifier (tc, by clsact)"
@@ -60,8 +60,8 @@ impl fmt::Display for InterfaceOffload {
             OffloadMethod::Tc => "the kernel relays, by a classifier (tc)",
             OffloadMethod::User => "user space relays",
         };
-        write!(f, "{}: {means}", self.name)?;
-        match (self.means, self.reason()) {
+        write!(f, "{}: {method}", self.name)?;
+        match (self.method, self.reason()) {
             (OffloadMethod::Tc, Some(reason)) => write!(f, "; not by XDP: {reason}"),
             (OffloadMethod::User, Some(reason)) => write!(f, ": {reason}"),
             (OffloadMethod::Xdp, Some(reason)) => write!(

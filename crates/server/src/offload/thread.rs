@@ -333,7 +333,7 @@ impl Thread {
     /// Frames to another address than the interface's are not for it, also where they arrive on a device below it.
     fn set_link_addresses(&mut self, interfaces: &[NetworkInterface]) {
         let over_xdp =
-            |attachment: &&mut InterfaceAttachment| attachment.about.means == OffloadMethod::Xdp;
+            |attachment: &&mut InterfaceAttachment| attachment.about.method == OffloadMethod::Xdp;
         for attachment in self.attachments.iter_mut().filter(over_xdp) {
             let index = attachment.about.index;
             let Some(interface) = interfaces.iter().find(|interface| interface.index == index)
@@ -408,10 +408,10 @@ impl Thread {
         self.answering = wanted;
     }
 
-    pub(super) fn at(&self, means: OffloadMethod) -> impl Iterator<Item = &InterfaceAttachment> {
+    pub(super) fn at(&self, method: OffloadMethod) -> impl Iterator<Item = &InterfaceAttachment> {
         self.attachments
             .iter()
-            .filter(move |attachment| attachment.about.means == means)
+            .filter(move |attachment| attachment.about.method == method)
     }
 
     fn publish(&self) {

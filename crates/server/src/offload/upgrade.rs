@@ -59,7 +59,7 @@ impl Thread {
         let relay = &mut self.relay;
         for attachment in &self.attachments {
             if let (OffloadMethod::Xdp, Some(Attachment::Link(link))) =
-                (attachment.about.means, &attachment.attached)
+                (attachment.about.method, &attachment.attached)
                 && let Err(error) = relay.replace_program(link)
             {
                 tracing::warn!(interface = attachment.about.name, %error, "cannot attach to this interface: user space relays until a restart");

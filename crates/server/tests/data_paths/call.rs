@@ -14,7 +14,7 @@ use crate::network::{Network, within};
 const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long nothing has to come for nothing to come at all.
 const SILENCE: Duration = Duration::from_millis(200);
-/// Datagrams under way at a time: fewer than the smallest queue on their way holds.
+/// Datagrams in transit at a time: fewer than the smallest queue on their way holds.
 const WINDOW: u32 = 32;
 /// Payloads in bytes: shorter than an Ethernet frame, odd ones, and ones that IPv6 or a channel's header takes beyond
 /// the MTU, so that some are fragments on one side of the server.

@@ -12,7 +12,7 @@ use crate::process::{Process, SHARED_PORTS};
 
 /// Allocations. `HAIRPIN_TEST_ALLOCATIONS` sets fewer, for an emulated machine.
 const ALLOCATIONS: usize = 2_000;
-/// Datagrams under way at a time.
+/// Datagrams in transit at a time.
 const WINDOW: usize = 32;
 const CHANNEL: u16 = 0x4abc;
 const TEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ impl Call {
     }
 }
 
-/// One datagram each way for each call, many under way at a time. Each must reach its own receiver.
+/// One datagram each way for each call, many in transit at a time. Each must reach its own receiver.
 fn exchange(calls: &[Call], round: u32) {
     let payload = |call: usize, to: &str| format!("{to} {call} {round}").into_bytes();
     for (first, window) in (0..).step_by(WINDOW).zip(calls.chunks(WINDOW)) {

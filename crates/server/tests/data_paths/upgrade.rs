@@ -49,10 +49,10 @@ fn goes_by(call: &mut Call, server: &Running, others: &[&Running], path: Path) {
     panic!("the kernel relays {} of {}", last.0, 2 * DATAGRAMS);
 }
 
-fn means(server: &Running) -> Vec<OffloadMethod> {
+fn method(server: &Running) -> Vec<OffloadMethod> {
     let interfaces = server.observer().offload().interfaces;
     let wires = interfaces.iter().filter(|one| one.name != "lo");
-    wires.map(|one| one.means).collect()
+    wires.map(|one| one.method).collect()
 }
 
 fn both_relay_in_the_kernel(path: Path, expected: OffloadMethod) {
@@ -76,7 +76,7 @@ fn both_relay_in_the_kernel(path: Path, expected: OffloadMethod) {
     goes_by(&mut first, &old, &[], path);
 
     let new = here(Some(&old));
-    assert_eq!(means(&new), [expected; 2]);
+    assert_eq!(method(&new), [expected; 2]);
     old.stop_listening().expect("every worker responds");
     goes_by(&mut first, &old, &[&new], path);
     let mut second = set_up();

@@ -1,4 +1,4 @@
-//! Allocations that come and go while datagrams are under way: everything sent before leaves, nothing is left behind.
+//! Allocations that come and go while datagrams are in transit: everything sent before leaves, nothing is left behind.
 
 use crate::common::{Client, StopAtEnd, loopback, private_loopback, socket, start};
 use hairpin_server::Running;

@@ -1,4 +1,4 @@
-//! Calls to phones whose connection ends while the INVITE is under way (RFC 5626 §5.3, §7).
+//! Calls to phones whose connection ends while the INVITE is in progress (RFC 5626 §5.3, §7).
 
 use crate::sip_client::link::{Link, start};
 use crate::sip_client::phone::{PASSWORD, Phone, credentials};

@@ -44,7 +44,7 @@ fn answers(socket: &UdpSocket, code: u16) -> usize {
     count
 }
 
-/// Registrations that succeed if `window` are under way at a time; `id` is in all that they are known by.
+/// Registrations that succeed if `window` are in progress at a time; `id` is in all that they are known by.
 fn closed_loop(server: SocketAddr, window: usize, id: usize) -> usize {
     let socket = socket(server);
     let until = Instant::now() + LOAD;

@@ -370,7 +370,7 @@ fn ticks(process: u32) -> u64 {
     of(12) + of(13)
 }
 
-/// Registers so many times by one nonce, many requests under way, and returns the ticks that it cost the server.
+/// Registers so many times by one nonce, many requests in progress, and returns the ticks that it cost the server.
 fn cost(directory: &Path, count: u32) -> u64 {
     let (mut child, address) = spawn(directory);
     let client = Client::new(address);

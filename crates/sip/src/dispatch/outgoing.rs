@@ -182,7 +182,7 @@ pub struct OutgoingRequest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DispatchError {
     /// There are as many as there may be: answer with 503.
-    #[error("too many requests are under way")]
+    #[error("the limit of requests in progress is reached: try again when one has ended")]
     Full,
     /// The URI leads nowhere: answer with 416, or 400.
     #[error(transparent)]

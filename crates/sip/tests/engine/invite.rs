@@ -80,7 +80,7 @@ fn lost_acks_make_the_refusal_come_again_and_each_is_acknowledged() {
     world.run_until(15);
     world.network.weather = Weather::DEAD;
     world.run_until(25);
-    // The 486 is under way; the ACK is lost.
+    // The 486 is in progress; the ACK is lost.
     assert_eq!(world.times(UAC, "ACK"), [20]);
     world.network.weather = Weather::FINE;
     world.run_until(3_000);

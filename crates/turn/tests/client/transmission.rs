@@ -1,4 +1,4 @@
-//! RFC 8489 §6.2: when requests are repeated, how many are under way, and what ends them.
+//! RFC 8489 §6.2: when requests are repeated, how many are in progress, and what ends them.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -26,9 +26,9 @@ pub(super) fn offload(host: &CheckedHost<'_>) -> Vec<Finding> {
     let all = host.system.probe_interfaces().into_iter();
     let found = all
         .filter(|(name, ..)| is_ours(name))
-        .map(|(name, means, why)| {
+        .map(|(name, method, why)| {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            match means {
+            match method {
                 "xdp" => Finding::good(format!("the kernel can relay on {name} by XDP")),
                 "tc" => Finding::good(format!(
                     "the kernel can relay on {name} by tc, not by XDP{why}"

@@ -182,14 +182,14 @@ impl System {
             let text = self.read(&place_of("prospects")).unwrap_or_default();
             let of = |line: &str| {
                 let (name, rest) = line.split_once(' ')?;
-                let (means, why) = rest.split_once(' ').unwrap_or((rest, ""));
-                let means = ["xdp", "tc"]
+                let (method, why) = rest.split_once(' ').unwrap_or((rest, ""));
+                let method = ["xdp", "tc"]
                     .into_iter()
-                    .find(|it| *it == means)
+                    .find(|it| *it == method)
                     .unwrap_or("user");
                 Some((
                     name.to_owned(),
-                    means,
+                    method,
                     Some(why.to_owned()).filter(|why| !why.is_empty()),
                 ))
             };

@@ -43,16 +43,16 @@ pub(super) fn run(args: &Offload) -> Result<ExitCode> {
 }
 
 fn as_json(of: &OffloadProbe) -> Value {
-    let means = |obstacle: &Option<Obstacle>| {
+    let method = |obstacle: &Option<Obstacle>| {
         json!({
             "possible": obstacle.is_none(),
             "reason": obstacle.as_ref().map(Obstacle::name),
             "text": obstacle.as_ref().map(ToString::to_string),
         })
     };
-    let mut xdp = means(&of.not_xdp);
+    let mut xdp = method(&of.not_xdp);
     xdp["on_demand"] = of.xdp_on_demand.into();
-    let mut tc = means(&of.not_tc);
+    let mut tc = method(&of.not_tc);
     tc["clsact"] = of.clsact.into();
     json!({
         "interface": of.interface,
@@ -87,9 +87,9 @@ fn table(found: &[OffloadProbe]) -> String {
     text.push('\n');
     for one in found {
         let reasons = [("xdp", &one.not_xdp), ("tc", &one.not_tc)];
-        for (means, obstacle) in reasons {
+        for (method, obstacle) in reasons {
             if let Some(obstacle) = obstacle {
-                let line = format!("{}: no {means}: {obstacle}", one.interface);
+                let line = format!("{}: no {method}: {obstacle}", one.interface);
                 text.push_str(&output::printable(&line));
                 text.push('\n');
             }

@@ -59,7 +59,7 @@ struct Lease {
     limit: u32,
     /// Until when the engine counts it; 0 if it has never responded.
     until_ms: u64,
-    /// When the request was sent that is under way.
+    /// When the request was sent that is in progress.
     asked_ms: Option<u64>,
     /// Units in use when that request was sent.
     asked_used: u32,
@@ -79,7 +79,7 @@ struct Lease {
 pub enum Acquired {
     /// Within the lease.
     Leased,
-    /// Beyond the lease: a request is under way.
+    /// Beyond the lease: a request is in progress.
     Ahead,
     /// Beyond the lease, because the engine is away.
     Blind,
