@@ -24,6 +24,16 @@ pub(crate) const UNIT: &[Tool] = &[
     tool("redis-server", "redis-server"),
     tool("redis-cli", "redis-tools"),
     tool("faketime", "faketime"),
+    // For commands of the pages.
+    tool("curl", "curl"),
+    tool("jq", "jq"),
+    tool("openssl", "openssl"),
+    tool("pg_ctlcluster", "postgresql"),
+    tool("psql", "postgresql-client"),
+    tool("setpriv", "util-linux"),
+    tool("sqlite3", "sqlite3"),
+    tool("systemctl", "systemd"),
+    tool("turnserver", "coturn"),
 ];
 
 /// What builds actionlint, which checks the workflow of the hosted CI.

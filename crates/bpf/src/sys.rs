@@ -39,10 +39,11 @@ struct LinkAttr {
     interface: u32,
     attach_type: u32,
     flags: u32,
-    /// Room for what is left at zero: the position among other programs.
+    /// The remaining fields, which stay zero: the position among other programs.
     zero: [u64; 4],
 }
 
+/// Runs a command for one element of a map.
 fn element(
     command: libc::c_long,
     map: BorrowedFd<'_>,
@@ -56,8 +57,8 @@ fn element(
         value: value as u64,
         flags: 0,
     };
-    // SAFETY: the structure is the kernel's for these commands and outlives the call. The callers of this module's
-    // functions ensure that key and value have the sizes of the map.
+    // SAFETY: the structure has the kernel's layout for these commands, and outlives the call. The callers of this
+    // module's functions ensure that key and value have the sizes of the map.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, &attr, size_of::<ElementAttr>()) };
     if done < 0 {
         return Err(io::Error::last_os_error());
@@ -65,12 +66,13 @@ fn element(
     Ok(())
 }
 
+/// A descriptor as the kernel's structures have it.
 fn descriptor(fd: BorrowedFd<'_>) -> u32 {
     // A descriptor that is open is not negative.
     fd.as_raw_fd() as u32
 }
 
-/// A map whose keys and values have these sizes in bytes; a per-CPU value counts once for every possible processor.
+/// A map whose keys and values have these sizes in bytes. A per-CPU map has a value for each possible processor.
 #[derive(Debug)]
 pub(crate) struct RawMap<const KEY: usize, const VALUE: usize> {
     fd: OwnedFd,
@@ -89,12 +91,12 @@ impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
         self.fd.as_fd()
     }
 
-    /// How many bytes [`RawMap::get`] needs.
+    /// How many bytes the buffer of [`RawMap::get`] needs.
     pub(crate) fn room(&self) -> usize {
         VALUE * self.processors
     }
 
-    /// Reads a value, one after the other for each processor.
+    /// Reads the value of a key. A per-CPU map has one for each processor, one after the other.
     ///
     /// # Panics
     /// When `value` is shorter than [`RawMap::room`].
@@ -103,7 +105,7 @@ impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
         element(MAP_LOOKUP_ELEM, self.fd(), key, value.as_mut_ptr())
     }
 
-    /// Writes a value, whether or not there is one.
+    /// Writes the value of a key, and replaces the value that may be there.
     pub(crate) fn set(&self, key: &[u8; KEY], value: &[u8; VALUE]) -> io::Result<()> {
         // A per-CPU map would read a value for each processor.
         assert_eq!(self.processors, 1);
@@ -111,13 +113,13 @@ impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
         element(MAP_UPDATE_ELEM, self.fd(), key, value.as_ptr().cast_mut())
     }
 
-    /// Removes a key of a hash; an error says that it was not there.
+    /// Removes a key of a hash map. It is an error if the key is not there.
     pub(crate) fn remove(&self, key: &[u8; KEY]) -> io::Result<()> {
         element(MAP_DELETE_ELEM, self.fd(), key, std::ptr::null_mut())
     }
 }
 
-/// Lets a loaded program choose in the SO_REUSEPORT group of a socket.
+/// Lets a loaded program choose the socket that receives a packet, in the SO_REUSEPORT group of `socket`.
 pub(crate) fn attach_reuseport(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let number = program.as_raw_fd();
     // SAFETY: the kernel reads one integer, which the pointer leads to.
@@ -136,7 +138,8 @@ pub(crate) fn attach_reuseport(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) 
     Ok(())
 }
 
-/// Attaches a loaded program to an interface of the calling thread's network namespace, until the descriptor is closed.
+/// Attaches a loaded program to the interface with this index, in the calling thread's network namespace. Closing the
+/// returned descriptor detaches the program.
 pub(crate) fn link(
     program: BorrowedFd<'_>,
     interface: u32,
@@ -150,12 +153,13 @@ pub(crate) fn link(
         flags,
         zero: [0; 4],
     };
-    // SAFETY: the structure is the kernel's for this command, zero where nothing is asked for, and outlives the call.
+    // SAFETY: the structure has the kernel's layout for this command, with zeros in unused fields, and outlives the
+    // call.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &attr, size_of::<LinkAttr>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for us, with close-on-exec, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, with close-on-exec, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -168,7 +172,7 @@ struct LinkUpdateAttr {
     old_program: u32,
 }
 
-/// Has a link attach another program from now on. No packet passes without one of the two.
+/// Replaces the program of a link. Each packet passes the old or the new program.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let attr = LinkUpdateAttr {
         link: descriptor(link),
@@ -177,7 +181,8 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
         old_program: 0,
     };
     let size = size_of::<LinkUpdateAttr>();
-    // SAFETY: the structure is the kernel's for this command, zero where nothing is asked for, and outlives the call.
+    // SAFETY: the structure has the kernel's layout for this command, with zeros in unused fields, and outlives the
+    // call.
     let done = unsafe { libc::syscall(libc::SYS_bpf, LINK_UPDATE, &attr, size) };
     if done < 0 {
         return Err(io::Error::last_os_error());
@@ -216,7 +221,7 @@ impl Mapping {
         }
     }
 
-    /// Memory that begins with zeros and that no map has.
+    /// Memory of this process alone, without a map. It is zero at first.
     pub(crate) fn anonymous(bytes: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         Mapping::map(bytes, flags, -1)
@@ -237,7 +242,7 @@ impl Mapping {
         }
     }
 
-    /// Reads a word, also while another thread writes it.
+    /// Reads the word at a byte position, also while another thread writes it.
     ///
     /// # Panics
     /// When it is not within the mapping, or not aligned.
@@ -275,12 +280,12 @@ impl Drop for Mapping {
     }
 }
 
-/// How many processors a per-CPU value has room for.
+/// For how many processors a per-CPU map has values.
 pub(crate) fn possible_processors() -> io::Result<usize> {
     aya::util::nr_cpus().map_err(|(_, error)| error)
 }
 
-/// Bytes of the kernel's randomness.
+/// Random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! node      name of the server
-//! id        hash of the address: databases compare texts in different ways
-//! aor       the address, for readers; control characters and bytes that are not UTF-8 are written as %XX
-//! contacts  the URIs of its contacts, for readers, with spaces between
+//! id        hash of the address: some databases compare texts without their case
+//! aor       the address, for other programs; control characters and bytes that are not UTF-8 are written as %XX
+//! contacts  the URIs of its contacts, for other programs, with spaces between
 //! ends      when its last binding ends, in seconds since 1970
-//! state     what the server reads at its start, in hexadecimal digits
+//! state     the record that the server reads at its start, in hexadecimal digits
 //! ```
 
 use std::fmt::Write as _;
@@ -22,8 +22,11 @@ use crate::kinds::{Kind, Options, open_sql};
 use crate::sql::{Row, Sql, Statement};
 use crate::store::StoreFuture;
 
-/// The table with bindings. In MySQL and MariaDB, `state` is `mediumtext`.
-pub const BINDINGS_TABLE: &str = "CREATE TABLE hairpin_sip_binding (node varchar(63), id char(32), aor varchar(762), contacts text, ends bigint, state text, PRIMARY KEY (node, id))";
+/// The table with bindings. In MySQL and MariaDB, `state` is `mediumtext`, and [`MYSQL_SUFFIX`] follows.
+pub const BINDINGS_TABLE: &str = "CREATE TABLE hairpin_sip_binding (node varchar(64), id char(32), aor varchar(762), contacts text, ends bigint, state text, PRIMARY KEY (node, id))";
+
+/// The rest of the statement in MySQL and MariaDB. Queries compare with this collation, so others could not use the key.
+pub const MYSQL_SUFFIX: &str = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
 
 /// How long a statement or a transaction may take.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,12 +35,12 @@ const ROWS_PER_STATEMENT: usize = 100;
 const ROWS_PER_TRANSACTION: usize = 2_000;
 /// Rows of one query at the start.
 const ROWS_PER_PAGE: usize = 2_000;
-/// Longer states are not saved, because databases limit the length of a statement. An address with ten bindings has
-/// about 5,000 bytes.
+/// The maximum of bytes of a state, which has twice as many hexadecimal digits. Longer states are not saved, because
+/// databases limit the length of a statement. An address with ten bindings has about 5,000 bytes.
 const MAX_STATE: usize = 64 << 10;
-/// Bytes of the text for readers.
+/// The maximum of bytes in the column `contacts`. Contacts that do not fit are left out.
 const MAX_CONTACTS: usize = 2_000;
-/// How often rows whose bindings have ended are removed.
+/// The minimum time between two removals of rows whose bindings have ended. Only a write of changes removes them.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The bindings of one address of record.
@@ -45,11 +48,11 @@ const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 pub struct BindingRow<'a> {
     /// The address in canonical form.
     pub aor: &'a [u8],
-    /// The URIs of its contacts. Without one, the row is removed.
+    /// The URIs of its contacts. If there is none, the row is removed.
     pub contacts: &'a [&'a [u8]],
     /// When the last binding ends, in seconds since 1970.
     pub ends_unix_s: u64,
-    /// What [`SavedBindings::load`] returns.
+    /// The record of this address that [`SavedBindings::load`] returns later.
     pub state: &'a [u8],
 }
 
@@ -63,7 +66,8 @@ pub struct SavedBindings {
 }
 
 impl SavedBindings {
-    /// Opens the database, without a connection to a server of databases. Call it within a tokio runtime.
+    /// Opens the database: a file of SQLite at once; to a database server, it connects later. Call it within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// If the URL is wrong or not of an SQL database, or if a file cannot be opened.
@@ -77,7 +81,7 @@ impl SavedBindings {
         })
     }
 
-    /// A number for the rows of this server in this database, whatever user and password.
+    /// Identifies the rows of this server in this database. User and password in the URL make no difference.
     #[must_use]
     pub fn id(options: &Options, node: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -89,7 +93,17 @@ impl SavedBindings {
         hasher.finish()
     }
 
-    /// Checks a URL, and opens nothing.
+    /// Whether both are the same file of SQLite.
+    #[must_use]
+    pub fn is_same_file(one: &Options, other: &Options) -> bool {
+        let place = crate::kinds::place(one);
+        place
+            .as_ref()
+            .is_some_and(|(kind, _)| *kind == Kind::Sqlite)
+            && place == crate::kinds::place(other)
+    }
+
+    /// Checks a URL without opening the database.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -103,11 +117,11 @@ impl SavedBindings {
         }
     }
 
-    /// The states of all addresses of this server that have not ended, one after the other. Makes the table if it is
-    /// missing.
+    /// The states of all addresses of this server whose bindings have not ended, one after the other. Makes the table
+    /// if it is missing.
     ///
     /// # Errors
-    /// If the database does not answer in time, or refuses.
+    /// If the database does not respond in time, or refuses.
     pub async fn load(&self) -> Result<Vec<u8>, StoreError> {
         let mut all = Vec::new();
         let mut after = String::new();
@@ -125,7 +139,7 @@ impl SavedBindings {
             after = text(last, 1).to_owned();
             // A database may compare names without their case.
             for row in page.iter().filter(|row| text(row, 0) == self.node) {
-                // The checksum of a record shows other damage.
+                // A text that is not hexadecimal is left out. The checksum of the record shows other damage.
                 all.extend(unhex(text(row, 2)).unwrap_or_default());
             }
             if page.len() < ROWS_PER_PAGE {
@@ -145,7 +159,7 @@ impl SavedBindings {
     async fn make_table(&self) -> Result<(), StoreError> {
         let mut table = BINDINGS_TABLE.replacen("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1);
         if self.kind == Kind::Mysql {
-            table = table.replace("state text", "state mediumtext");
+            table = table.replace("state text", "state mediumtext") + MYSQL_SUFFIX;
         }
         let statement = Statement {
             text: &table,
@@ -160,14 +174,14 @@ impl SavedBindings {
         })
     }
 
-    /// Replaces the rows of these addresses. At times, removes the rows whose bindings have ended.
+    /// Replaces the rows of these addresses. At most once per minute, it also removes the rows of this server whose
+    /// bindings have ended.
     ///
     /// # Errors
-    /// If the database does not answer in time, or refuses. Some rows may be replaced then; it is right to save all of
-    /// them again.
+    /// If the database does not respond in time, or refuses. Some rows may be replaced then: save all of them again.
     pub async fn save(&self, rows: &[BindingRow<'_>]) -> Result<(), StoreError> {
         for rows in rows.chunks(ROWS_PER_TRANSACTION) {
-            let rows: Vec<Written> = rows.iter().map(Written::new).collect();
+            let rows: Vec<EncodedRow> = rows.iter().map(EncodedRow::new).collect();
             let mut statements = Vec::new();
             for rows in rows.chunks(ROWS_PER_STATEMENT) {
                 statements.push(self.deletion(rows));
@@ -196,25 +210,26 @@ impl SavedBindings {
         is_due
     }
 
-    fn deletion<'a>(&'a self, rows: &'a [Written]) -> (String, Vec<&'a str>) {
-        let places = vec!["?"; rows.len()].join(", ");
-        let text = format!("DELETE FROM hairpin_sip_binding WHERE node = ? AND id IN ({places})");
+    fn deletion<'a>(&'a self, rows: &'a [EncodedRow]) -> (String, Vec<&'a str>) {
+        let marks = vec!["?"; rows.len()].join(", ");
+        let text = format!("DELETE FROM hairpin_sip_binding WHERE node = ? AND id IN ({marks})");
         let ids = rows.iter().map(|row| &*row.id);
         (text, [&*self.node].into_iter().chain(ids).collect())
     }
 
-    fn insertion<'a>(&'a self, rows: &'a [Written]) -> Option<(String, Vec<&'a str>)> {
+    /// `None` if no row has a state.
+    fn insertion<'a>(&'a self, rows: &'a [EncodedRow]) -> Option<(String, Vec<&'a str>)> {
         let kept = || rows.iter().filter(|row| !row.state.is_empty());
-        let places: Vec<String> = kept()
+        let marks: Vec<String> = kept()
             .map(|row| format!("(?, ?, ?, ?, {}, ?)", row.ends_unix_s))
             .collect();
         let values =
             kept().flat_map(|row| [&*self.node, &row.id, &row.aor, &row.contacts, &row.state]);
         let text = format!(
             "INSERT INTO hairpin_sip_binding (node, id, aor, contacts, ends, state) VALUES {}",
-            places.join(", ")
+            marks.join(", ")
         );
-        (!places.is_empty()).then(|| (text, values.collect()))
+        (!marks.is_empty()).then(|| (text, values.collect()))
     }
 
     async fn execute(&self, statements: &[(String, Vec<&str>)]) -> Result<(), StoreError> {
@@ -231,8 +246,8 @@ impl SavedBindings {
     }
 }
 
-/// A row as it is written. Without a state, it is only removed.
-struct Written {
+/// A row in the texts of its columns. With an empty state, the row is removed and not written again.
+struct EncodedRow {
     id: String,
     aor: String,
     contacts: String,
@@ -240,8 +255,8 @@ struct Written {
     state: String,
 }
 
-impl Written {
-    fn new(row: &BindingRow<'_>) -> Written {
+impl EncodedRow {
+    fn new(row: &BindingRow<'_>) -> EncodedRow {
         let digest = Sha256::digest(row.aor);
         let fits = row.state.len() <= MAX_STATE;
         if !fits {
@@ -260,7 +275,7 @@ impl Written {
             let space = if contacts.is_empty() { "" } else { " " };
             let _ = write!(contacts, "{space}{contact}");
         }
-        Written {
+        EncodedRow {
             id: hex(&digest[..16]),
             aor: readable(row.aor),
             contacts,
@@ -273,23 +288,14 @@ impl Written {
     }
 }
 
-/// Bytes as text that every database accepts.
+/// Bytes as UTF-8 text without control characters: PostgreSQL accepts no zero byte in a text.
 fn readable(bytes: &[u8]) -> String {
     let mut out = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c.is_control() {
-                true => c
-                    .to_string()
-                    .bytes()
-                    .for_each(|byte| push_escaped(&mut out, byte)),
-                false => out.push(c),
-            }
+    for &byte in bytes {
+        match byte {
+            b' '..=b'~' => out.push(char::from(byte)),
+            _ => push_escaped(&mut out, byte),
         }
-        chunk
-            .invalid()
-            .iter()
-            .for_each(|byte| push_escaped(&mut out, *byte));
     }
     out
 }
@@ -298,8 +304,8 @@ fn push_escaped(out: &mut String, byte: u8) {
     let _ = write!(out, "%{byte:02X}");
 }
 
-async fn within<T>(answer: StoreFuture<'_, T>) -> Result<T, StoreError> {
-    let outcome = timeout(QUERY_TIMEOUT, answer).await;
+async fn within<T>(query: StoreFuture<'_, T>) -> Result<T, StoreError> {
+    let outcome = timeout(QUERY_TIMEOUT, query).await;
     outcome.unwrap_or(Err(StoreError::Timeout(QUERY_TIMEOUT)))
 }
 
@@ -456,6 +462,8 @@ mod tests {
     fn the_page_has_the_table() {
         let page = include_str!("../../../docs/stores.md");
         let page: Vec<&str> = page.split_whitespace().collect();
-        assert!(page.join(" ").contains(&format!("{BINDINGS_TABLE};")));
+        let page = page.join(" ");
+        assert!(page.contains(&format!("{BINDINGS_TABLE};")));
+        assert!(page.contains(&format!("){MYSQL_SUFFIX};")));
     }
 }

@@ -1,8 +1,9 @@
 //! The tables of coturn, in any SQL database.
 //!
-//! hairpin reads and writes them as coturn does. Further tables may be missing. `hairpin_key` has the SHA-256 key of a
-//! user beside the MD5 key that it was made with. When another program changes the MD5 key, the SHA-256 key no longer
-//! counts. `hairpin_sip_alias` and `hairpin_sip_route` are for SIP; hairpin only reads them.
+//! hairpin reads and writes them as coturn does. `turnusers_lt` is required. If another table is missing, hairpin reads
+//! it as empty. `hairpin_key` has the SHA-256 key of a user beside the MD5 key that it was made with. When another
+//! program changes the MD5 key, the SHA-256 key is no longer valid. `hairpin_sip_alias` and `hairpin_sip_route` are for
+//! SIP; hairpin only reads them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -63,7 +64,7 @@ pub trait Sql: fmt::Debug + Send + Sync {
     /// Executes all statements, or none. Returns how many rows each has changed.
     fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> StoreFuture<'a, Vec<u64>>;
 
-    /// The same for tables whose changes no server has to hear of.
+    /// The same as [`Sql::execute`], without a notification to the servers that watch the database ([`Sql::watch`]).
     fn execute_silently<'a>(
         &'a self,
         statements: &'a [Statement<'a>],
@@ -72,12 +73,12 @@ pub trait Sql: fmt::Debug + Send + Sync {
     }
 
     /// See [`Store::watch`].
-    fn watch<'a>(&'a self, _told: OnChange<'a>) -> StoreFuture<'a, ()> {
+    fn watch<'a>(&'a self, _on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
 }
 
-/// Whether there is a table.
+/// Values of [`Tables::keys_table`]: whether the database has `hairpin_key`.
 const UNKNOWN: u8 = 0;
 const MISSING: u8 = 1;
 const PRESENT: u8 = 2;
@@ -98,6 +99,7 @@ impl<S: Sql> Tables<S> {
         }
     }
 
+    /// Whether the database has `hairpin_key`. The result is kept until the next [`Tables::read_shared`].
     async fn has_keys_table(&self) -> Result<bool, StoreError> {
         match self.keys_table.load(Ordering::Relaxed) {
             UNKNOWN => {}
@@ -106,7 +108,7 @@ impl<S: Sql> Tables<S> {
         let probe = self.sql.rows("SELECT realm FROM hairpin_key LIMIT 1", &[]);
         let state = match probe.await {
             Ok(_) => PRESENT,
-            // The database answers, and does not have it.
+            // The database responds, and does not have the table.
             Err(StoreError::NoTable(_) | StoreError::Query(_)) => MISSING,
             Err(error) => return Err(error),
         };
@@ -114,6 +116,7 @@ impl<S: Sql> Tables<S> {
         Ok(state == PRESENT)
     }
 
+    /// The keys of a user. No keys if there is no such user.
     async fn find(&self, realm: &str, name: &str) -> Result<Found, StoreError> {
         const ALONE: &str =
             "SELECT realm, name, hmackey, NULL FROM turnusers_lt WHERE realm = ? AND name = ?";
@@ -125,7 +128,7 @@ impl<S: Sql> Tables<S> {
             false => ALONE,
         };
         let rows = self.sql.rows(text, &[realm, name]).await?;
-        // A database may compare names without their case, and clients could have many names then.
+        // A database may ignore the case of names. Then one client could use many spellings of its name.
         let is_it = |row: &&Row| text_at(row, 0) == realm && text_at(row, 1) == name;
         let Some(row) = rows.iter().find(is_it) else {
             return Ok(Found::default());
@@ -171,11 +174,13 @@ impl<S: Sql> Tables<S> {
         Ok(rows)
     }
 
+    /// The first two columns of a small table, sorted. Empty if the table is missing.
     async fn pairs(&self, text: &str) -> Result<Vec<(String, String)>, StoreError> {
         let rows = self.small_table(text).await?;
         Ok(pairs_of(&rows))
     }
 
+    /// The limits of realms. Rows with an unknown option are left out.
     async fn options(&self) -> Result<Vec<(String, RealmOption, u64)>, StoreError> {
         let text = "SELECT realm, opt, value FROM turn_realm_option";
         let rows = self.small_table(text).await?;
@@ -188,6 +193,7 @@ impl<S: Sql> Tables<S> {
         Ok(options)
     }
 
+    /// The keys of access tokens (RFC 7635), sorted by key identifier.
     async fn token_keys(&self) -> Result<Vec<TokenKeyRow>, StoreError> {
         let text = "SELECT kid, ikm_key, as_rs_alg, timestamp, lifetime, realm FROM oauth_key";
         let rows = self.small_table(text).await?;
@@ -214,11 +220,12 @@ impl<S: Sql> Tables<S> {
         let counted = self.sql.rows(&count, &[]).await?;
         let all = counted.first().map_or(0, |row| number_at(row, 0));
         let all = usize::try_from(all).unwrap_or(usize::MAX);
-        // Somebody may have deleted rows meanwhile.
+        // At least one row was left out, even if rows have been deleted since.
         let omitted = all.saturating_sub(rows.len()).max(1);
         Ok((rows, omitted))
     }
 
+    /// The routes, sorted by name, and how many rows were left out.
     async fn sip_routes(&self) -> Result<(Vec<SipRouteRow>, usize), StoreError> {
         // SQLite takes a name between quotation marks for a text if there is no such column, but not behind a table.
         let columns = SipRouteRow::KEYS
@@ -253,8 +260,9 @@ impl<S: Sql> Tables<S> {
         })
     }
 
+    /// Reads all tables that apply to all users. The SIP tables are read by [`Tables::read_sip_tables`].
     async fn read_shared(&self) -> Result<Shared, StoreError> {
-        // The table may have been made meanwhile.
+        // Somebody may have created `hairpin_key` since the last look-up.
         self.keys_table.store(UNKNOWN, Ordering::Relaxed);
         let user = self
             .sql
@@ -278,6 +286,7 @@ impl<S: Sql> Tables<S> {
         })
     }
 
+    /// Adds a user, or replaces its keys.
     async fn put(&self, realm: &str, name: &str, keys: Keys) -> Result<(), StoreError> {
         let md5 = keys.md5.map(|key| hex(&key));
         let sha256 = keys.sha256.map(|key| hex(&key));
@@ -300,7 +309,7 @@ impl<S: Sql> Tables<S> {
         self.sql.execute(&statements).await.map(drop)
     }
 
-    /// The statements that delete a user. The first one says whether there was one.
+    /// The statements that delete a user. The first one changes a row if the user exists.
     async fn deletion<'a>(
         &self,
         realm: &'a str,
@@ -321,6 +330,7 @@ impl<S: Sql> Tables<S> {
         Ok(statements)
     }
 
+    /// At most `limit` users in the order of realm and name, of one realm or all, from the user after `after` on.
     async fn list(
         &self,
         realm: Option<&str>,
@@ -349,8 +359,7 @@ impl<S: Sql> Tables<S> {
         Ok(rows.iter().map(pair).collect())
     }
 
-    /// Deletes a row by two values, and inserts it again with a third one if there is one. Returns how many were
-    /// deleted.
+    /// Executes `delete`, and `insert` if there is one; both or none. Returns how many rows were deleted.
     async fn replace(
         &self,
         delete: Statement<'_>,
@@ -362,7 +371,7 @@ impl<S: Sql> Tables<S> {
     }
 }
 
-/// The first two columns of rows, in order.
+/// The first two columns of rows, sorted.
 fn pairs_of(rows: &[Row]) -> Vec<(String, String)> {
     let pair = |row: &Row| (text_at(row, 0).to_owned(), text_at(row, 1).to_owned());
     let mut pairs: Vec<_> = rows.iter().map(pair).collect();

@@ -14,7 +14,7 @@ const SHA256_TAG: usize = 32;
 /// RFC 8489 §14.6: a truncated value keeps at least 16 bytes.
 pub(crate) const SHA256_TAG_MIN: usize = 16;
 
-/// Which of the two attributes.
+/// The integrity attributes, by the algorithm of their HMAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IntegrityAlgorithm {
     /// MESSAGE-INTEGRITY: 20 bytes (RFC 8489 §14.5).
@@ -24,7 +24,7 @@ pub enum IntegrityAlgorithm {
 }
 
 impl IntegrityAlgorithm {
-    /// Bytes of the full value.
+    /// The number of bytes of a value that is not truncated.
     #[must_use]
     pub const fn tag_len(self) -> usize {
         match self {
@@ -34,7 +34,7 @@ impl IntegrityAlgorithm {
     }
 }
 
-/// Why a message's integrity is not established.
+/// Why the integrity of a message could not be verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum IntegrityError {
@@ -48,7 +48,7 @@ pub enum IntegrityError {
 
 /// A key for the integrity attributes. It is prepared once, so a check or a response hashes only the message.
 ///
-/// It erases the key when it is dropped, and never prints it.
+/// Dropping it erases the key. Its `Debug` output does not show the key.
 pub struct HmacKey(State);
 
 enum State {
@@ -88,7 +88,7 @@ impl HmacKey {
         }
     }
 
-    /// The HMAC of the message up to its integrity attribute, with `length` in its length field.
+    /// The HMAC of `before`, the message up to its integrity attribute. `length` replaces the header's length field.
     #[inline]
     pub(crate) fn message_tag(&self, before: &[u8], length: u16) -> HmacTag {
         match &self.0 {
@@ -122,7 +122,7 @@ impl core::fmt::Debug for HmacKey {
     }
 }
 
-/// The value of an HMAC. Never prints: some are passwords (time-limited credentials).
+/// The value of an HMAC. Its `Debug` output does not show the value: some are passwords (time-limited credentials).
 #[derive(Clone, Copy)]
 pub struct HmacTag {
     bytes: [u8; SHA256_TAG],
@@ -147,7 +147,7 @@ impl HmacTag {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// Whether the tag starts with these bytes, found out in a time that depends on their number only.
+    /// Whether the tag starts with these bytes. The time of the comparison depends only on their number.
     #[inline]
     #[must_use]
     pub fn starts_with(&self, prefix: &[u8]) -> bool {
@@ -174,7 +174,8 @@ pub struct Integrity<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The integrity attribute of this algorithm, unless it is to be ignored.
+    /// The integrity attribute of this algorithm. `None` if there is none, or if an earlier attribute makes
+    /// the receiver ignore it (RFC 8489 §14.5, §14.6).
     #[must_use]
     pub fn integrity(&self, algorithm: IntegrityAlgorithm) -> Option<Integrity<'a>> {
         self.integrity_mark(algorithm).map(|mark| Integrity {
@@ -194,8 +195,8 @@ impl<'a> Message<'a> {
 
     /// Checks the integrity attribute of the key's algorithm.
     ///
-    /// A truncated MESSAGE-INTEGRITY-SHA256 of 16 to 28 bytes is taken too; a usage that does not allow truncation asks
-    /// for 32 bytes with [`verify_at_least`](Self::verify_at_least).
+    /// A truncated MESSAGE-INTEGRITY-SHA256 of 16 to 28 bytes is valid, too. A usage that does not allow truncation
+    /// requires 32 bytes with [`verify_at_least`](Self::verify_at_least).
     ///
     /// # Errors
     /// [`IntegrityError`].
@@ -204,7 +205,8 @@ impl<'a> Message<'a> {
         self.verify_at_least(key, SHA256_TAG_MIN)
     }
 
-    /// Checks the integrity attribute of the key's algorithm and that its value has at least `tag_len` bytes.
+    /// Checks the integrity attribute of the key's algorithm. A value of less than `tag_len` bytes is a
+    /// [`Mismatch`](IntegrityError::Mismatch).
     ///
     /// # Errors
     /// [`IntegrityError`].
@@ -213,20 +215,20 @@ impl<'a> Message<'a> {
         let mark = self
             .integrity_mark(algorithm)
             .ok_or(IntegrityError::Missing)?;
-        let given = mark.value.len();
-        let sensible = match algorithm {
+        let value_len = mark.value.len();
+        let is_valid_len = match algorithm {
             // RFC 8489 §14.5: the HMAC is 20 bytes.
-            IntegrityAlgorithm::Sha1 => given == SHA1_TAG,
+            IntegrityAlgorithm::Sha1 => value_len == SHA1_TAG,
             // RFC 8489 §14.6: at most 32 bytes, at least 16, a multiple of 4.
             IntegrityAlgorithm::Sha256 => {
-                (SHA256_TAG_MIN..=SHA256_TAG).contains(&given) && given.is_multiple_of(4)
+                (SHA256_TAG_MIN..=SHA256_TAG).contains(&value_len) && value_len.is_multiple_of(4)
             }
         };
-        if !sensible || given < tag_len {
+        if !is_valid_len || value_len < tag_len {
             return Err(IntegrityError::Mismatch);
         }
         // RFC 8489 §14.5: the length is adjusted to point to the end of this attribute.
-        let length = mark.before.len() - HEADER_LEN + TLV_HEADER_LEN + given;
+        let length = mark.before.len() - HEADER_LEN + TLV_HEADER_LEN + value_len;
         let tag = key.message_tag(mark.before, length as u16);
         if tag.starts_with(mark.value) {
             Ok(())

@@ -1,6 +1,6 @@
 //! SipHash-2-4 with 128 bits of output (Aumasson and Bernstein, 2012): a MAC for short texts.
 
-/// The tag of a text shorter than 256 bytes.
+/// Returns the MAC of `text` with `key`. The result has 128 bits.
 pub(crate) fn tag(key: [u64; 2], text: &[u8]) -> [u8; 16] {
     let mut state = State([
         key[0] ^ 0x736f_6d65_7073_6575,
@@ -24,9 +24,11 @@ pub(crate) fn tag(key: [u64; 2], text: &[u8]) -> [u8; 16] {
     tag
 }
 
+/// v0 to v3 of the paper.
 struct State([u64; 4]);
 
 impl State {
+    /// Mixes a word of the text into the state, with two rounds.
     #[inline]
     fn absorb(&mut self, word: u64) {
         self.0[3] ^= word;
@@ -35,6 +37,7 @@ impl State {
         self.0[0] ^= word;
     }
 
+    /// Does four rounds. Returns half of the tag.
     #[inline]
     fn squeeze(&mut self) -> [u8; 8] {
         (0..4).for_each(|_| self.round());
@@ -42,6 +45,7 @@ impl State {
         (a ^ b ^ c ^ d).to_le_bytes()
     }
 
+    /// SipRound of the paper: `a` to `d` are v0 to v3.
     #[inline]
     fn round(&mut self) {
         let [mut a, mut b, mut c, mut d] = self.0;

@@ -17,9 +17,9 @@ use super::desk_phones::linphone;
 use super::sip_media::wave;
 use crate::tally::Tally;
 
-/// How long the log of Linphone may take.
+/// How long to wait for the statistics of a call in the log of Linphone.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Packets of half a second, at least.
+/// The minimum number of packets that Linphone receives in a call: half a second of sound.
 const PACKETS: u64 = 25;
 
 /// Linphone as the user [`LINPHONE`].
@@ -75,7 +75,8 @@ impl Linphone {
         self.console.take("Id: ")
     }
 
-    /// Without a sound card it sends nothing else. The file lasts longer than a case.
+    /// Plays the sound file into the call. Without a sound card, Linphone sends no other sound. The file lasts longer
+    /// than a case.
     fn speak(&mut self) -> Result<()> {
         let voice = self.voice.display();
         self.console
@@ -91,6 +92,7 @@ impl Linphone {
     }
 
     /// Waits until the log has statistics of more than `calls` calls. Returns the packets of the latest call.
+    /// Fails if these are fewer than [`PACKETS`].
     fn heard_after(&self, calls: usize) -> Result<u64> {
         let deadline = Instant::now() + LIMIT;
         loop {

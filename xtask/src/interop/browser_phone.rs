@@ -2,7 +2,7 @@
 //! with its registration, and calls the phone of another page. Both may use relays only, and all relays are of the same
 //! process.
 //!
-//! What passed is judged by the browser's own statistics, and by the server's log of allocations.
+//! The statistics of the browser and the server's log of allocations show which audio has passed.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ const USERS: [&str; 8] = [
 const PLAIN: &str = "dave";
 /// PJSIP over TCP.
 const PJSIP: &str = "frank";
-/// Over UDP, too, with ICE and DTLS-SRTP.
+/// baresip over UDP, with ICE and DTLS-SRTP.
 const WEBRTC: &str = "erin";
 /// SIP.js in a page.
 const SIP_JS: &str = "grace";
@@ -70,7 +70,7 @@ pub(super) struct Phone<'a> {
     pub(super) user: &'static str,
 }
 
-/// How a phone in a page reaches the relays.
+/// How each phone in [`Bench::phones`] reaches its relay.
 const TRANSPORTS: [&str; 3] = ["udp", "tcp", "udp"];
 
 /// Installs JsSIP. Returns the folder that has it and the page.
@@ -314,7 +314,7 @@ impl<'a> Bench<'a> {
         Ok("200".to_owned())
     }
 
-    /// The same page, from the other name of this machine.
+    /// Loads the page under another name of this machine. Its origin is not in `ws_origins`, so it cannot register.
     fn other_origin(&self) -> Result<String> {
         let url = format!("http://localhost:{}/phone.html", self.web.port);
         let stranger = Phone::open(self.browser, &url, USERS[0])?;
@@ -333,7 +333,7 @@ impl<'a> Bench<'a> {
         Ok("401".to_owned())
     }
 
-    /// Lets alice call bob, who rings then.
+    /// Lets alice call bob. Returns when bob's phone rings.
     fn dial(&self) -> Result<()> {
         let [alice, bob, _] = &self.phones;
         for phone in &self.phones {
@@ -419,6 +419,7 @@ impl<'a> Bench<'a> {
         self.end(1).map(|()| "both have ended".to_owned())
     }
 
+    /// Bob refuses a call of alice with this code.
     fn refused(&self, code: u16) -> Result<String> {
         self.dial()?;
         let [alice, bob, _] = &self.phones;
@@ -447,7 +448,7 @@ impl<'a> Bench<'a> {
     fn transferred(&self) -> Result<String> {
         self.establish()?;
         let [alice, bob, carol] = &self.phones;
-        // The answer of carol must come in the meantime.
+        // `refer` only sends the REFER. Carol must answer before `transferred` comes.
         alice.ask("refer", json!(["sip:carol@example.org"]))?;
         let referred = bob.wait("refer")?;
         ensure!(referred["to"] == "sip:carol@example.org", "{referred}");
@@ -468,8 +469,8 @@ impl<'a> Bench<'a> {
         Ok("audio both ways after the transfer".to_owned())
     }
 
-    /// RFC 8827 §6.5: a browser takes no call without DTLS-SRTP. The server converts no media, so the code is the
-    /// phone's own.
+    /// A phone without DTLS-SRTP calls a page, which refuses the call (RFC 8827 §6.5). The server converts no media, so
+    /// `code` is that of the phone in the page.
     fn called_by_plain(
         &self,
         page: &Phone<'_>,
@@ -537,7 +538,8 @@ impl<'a> Bench<'a> {
         Ok(outcome)
     }
 
-    /// Waits until a page receives sound. baresip sends back what it receives: then sound has gone both ways.
+    /// Waits until a page receives sound through its relay. baresip sends back what it receives, so the sound has gone
+    /// both ways.
     pub(super) fn hears(&self, phone: &Phone<'_>) -> Result<String> {
         let side = phone.ask("receives", json!([]))?;
         let now = &side["now"];
@@ -574,7 +576,8 @@ impl<'a> Phone<'a> {
         format!("sip:{}@example.org", self.user)
     }
 
-    /// Calls a function of the page's phone.
+    /// Calls a function of the page's phone, such as `call` or `wait`, with a list of parameters. Waits for its result,
+    /// and fails if the function fails.
     pub(super) fn ask(&self, function: &str, parameters: Value) -> Result<Value> {
         self.browser.switch_to(&self.tab)?;
         let script =
@@ -588,10 +591,12 @@ impl<'a> Phone<'a> {
         Ok(outcome["value"].clone())
     }
 
+    /// Waits for the next event of this name, such as `incoming`. Returns its fields.
     pub(super) fn wait(&self, event: &str) -> Result<Value> {
         self.ask("wait", json!([event]))
     }
 
+    /// Registers at `server`. The phone reaches its relays over `transport`.
     fn register(&self, server: &str, password: &str, transport: &str) -> Result<Value> {
         self.ask("register", json!([server, self.user, password, transport]))
     }
@@ -599,12 +604,14 @@ impl<'a> Phone<'a> {
 
 /// What the statistics of one side say.
 struct Report {
+    /// Bytes of audio.
     received: u64,
-    /// Of its relayed transport address.
+    /// The port of its relayed transport address.
     port: u64,
 }
 
-/// Audio must have come, by relays of the server at `turn` on both ends, which are reached over `transport`.
+/// Checks that one side has received audio. Both ends must use relays of the server at port `turn`, and this side must
+/// reach its relay over `transport`.
 fn judge(side: &Value, turn: u16, transport: &str) -> Result<Report> {
     let (first, now) = (&side["first"], &side["now"]);
     let received = |report: &Value| report["received"].as_u64();

@@ -1,5 +1,5 @@
-//! A certificate authority of the run, and the server's certificate. Clients that can be told an authority verify the
-//! certificate by it.
+//! Makes a certificate authority, and a server certificate that it signs. A client that accepts a file of authorities
+//! verifies the server's certificate with it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,15 +9,17 @@ use anyhow::{Result, ensure};
 use crate::process;
 use crate::workspace::output_of;
 
-/// The files of the certificates, in PEM.
+/// The paths of a certificate authority, of a server certificate, and of its key. All files are PEM.
 pub(crate) struct Certificate {
     /// The authority that clients trust.
     pub(crate) authority: PathBuf,
     /// The server's certificate, for the loopback addresses and `localhost`.
     pub(crate) chain: PathBuf,
+    /// The private key of the server's certificate.
     pub(crate) key: PathBuf,
 }
 
+/// The `openssl` command that makes a P-256 key without a passphrase, and a request or a certificate for it.
 const NEW_KEY: &[&str] = &[
     "req",
     "-newkey",
@@ -28,7 +30,8 @@ const NEW_KEY: &[&str] = &[
 ];
 
 impl Certificate {
-    /// Makes both with OpenSSL's command, valid for two days.
+    /// Makes an authority, and a certificate for `localhost` and the loopback addresses, with the command `openssl`.
+    /// Both are valid for two days. `folder` gets all files.
     pub(crate) fn make(folder: &Path) -> Result<Certificate> {
         std::fs::create_dir_all(folder)?;
         let file = |name: &str| folder.join(name);
@@ -60,7 +63,8 @@ impl Certificate {
         })
     }
 
-    /// Makes `home` the home of a user whose browsers trust the authority: NSS reads `.pki/nssdb` there.
+    /// Adds the authority to the NSS database `.pki/nssdb` in the home directory `home`. Browsers with this home trust
+    /// it.
     pub(crate) fn trust_in(&self, home: &Path) -> Result<()> {
         let folder = home.join(".pki/nssdb");
         std::fs::create_dir_all(&folder)?;
@@ -75,6 +79,7 @@ impl Certificate {
     }
 }
 
+/// Runs `openssl` in `folder`, with the words of `command`, then those of `options`.
 fn openssl(folder: &Path, command: &[&str], options: &str) -> Result<()> {
     let output = Command::new("openssl")
         .args(command)

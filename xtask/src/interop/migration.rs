@@ -24,16 +24,20 @@ const MESSAGE_COUNT: &str = "320";
 const INTERVAL_MS: &str = "50";
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The two servers, and the files that they share.
+/// The paths and ports of the two servers and of the peer.
 struct MigrationTest<'a> {
+    /// The program hairpin.
     hairpin: &'a Path,
+    /// The directory of the logs, the configurations and the database.
     logs: PathBuf,
+    /// The path of the database that both servers read.
     store: String,
+    /// The listening ports of coturn and of hairpin. The argument `server` of the methods is an index of this array.
     ports: [u16; 2],
     peer_port: u16,
 }
 
-/// Runs the steps of the page.
+/// Runs the steps of docs/from-coturn.md.
 pub(crate) fn run(hairpin: &Path, logs: &Path) -> Result<Tally> {
     let mut tally = Tally::default();
     tally.record("migration from coturn, and back", &migrate(hairpin, logs));
@@ -55,7 +59,7 @@ fn migrate(hairpin: &Path, logs: &Path) -> Result<String> {
 
     // New clients use hairpin. Coturn stops after its last client has ended.
     let mut new = test.client("new", 1, "bob:builder")?;
-    judge("a client of coturn during the move", &mut old)?;
+    check_no_loss("a client of coturn during the move", &mut old)?;
     coturn.stop(RUN_TIMEOUT)?;
 
     // The way back: coturn starts, and hairpin redirects new clients to it.
@@ -69,13 +73,13 @@ fn migrate(hairpin: &Path, logs: &Path) -> Result<String> {
     server.signal(Signal::SIGHUP)?;
     test.sends_away()?;
     let mut again = test.client("again", 0, "alice:wonderland")?;
-    judge("a client of hairpin during the way back", &mut new)?;
-    judge("a client that went back", &mut again)?;
+    check_no_loss("a client of hairpin during the way back", &mut new)?;
+    check_no_loss("a client that went back", &mut again)?;
     Ok("3 clients, no message lost".to_owned())
 }
 
-/// Checks that a client has received every message that it has sent.
-fn judge(name: &str, client: &mut Process) -> Result<()> {
+/// Waits for the end of a client. Checks that it has received every message that it has sent.
+fn check_no_loss(name: &str, client: &mut Process) -> Result<()> {
     ensure!(
         client.wait(RUN_TIMEOUT)? != Ended::Killed,
         "{name} did not end within 60 s: {}",
@@ -91,7 +95,7 @@ fn judge(name: &str, client: &mut Process) -> Result<()> {
 }
 
 impl<'a> MigrationTest<'a> {
-    /// A database with a user, and coturn's configuration.
+    /// Makes coturn's database with the user alice, and coturn's configuration file. Chooses free ports.
     fn new(hairpin: &'a Path, logs: &Path) -> Result<Self> {
         let logs = logs.join("migration");
         let _ = fs::remove_dir_all(&logs);
@@ -123,10 +127,12 @@ impl<'a> MigrationTest<'a> {
         Ok(test)
     }
 
+    /// The path of coturn's configuration file.
     fn conf(&self) -> PathBuf {
         self.logs.join("turnserver.conf")
     }
 
+    /// The content of coturn's configuration file.
     fn text(&self) -> String {
         format!(
             "listening-ip={HOST}\nlistening-port={}\nlt-cred-mech\nrealm={REALM}\nuserdb={}\nallow-loopback-peers\nmin-port=40000\nmax-port=40999\nno-cli\nno-tls\nno-dtls\nfingerprint\nlog-file=stdout\npidfile={}\n",
@@ -136,12 +142,14 @@ impl<'a> MigrationTest<'a> {
         )
     }
 
+    /// Starts the peer, which sends back what it receives.
     fn peer(&self) -> Result<Process> {
         let mut command = process::command("turnutils_peer");
         command.args(["-L", &HOST.to_string(), "-p", &self.peer_port.to_string()]);
         Process::start("turnutils_peer", command, self.logs.join("peer.log"))
     }
 
+    /// Starts coturn, and waits until it responds. `name` is the name of its log.
     fn coturn(&self, name: &str) -> Result<Process> {
         let mut command = process::command("turnserver");
         command.arg("-c").arg(self.conf());
@@ -150,7 +158,7 @@ impl<'a> MigrationTest<'a> {
         Ok(started)
     }
 
-    /// A client that ends when it has sent all messages.
+    /// Starts a client of a server. It ends when it has sent all messages. `account` is NAME:PASSWORD.
     fn client(&self, name: &str, server: usize, account: &str) -> Result<Process> {
         let (user, password) = account.split_once(':').context("NAME:PASSWORD")?;
         let mut command = process::command("turnutils_uclient");
@@ -179,8 +187,8 @@ impl<'a> MigrationTest<'a> {
         )
     }
 
-    /// The step of the page: imports coturn's configuration, then changes the ports, because both servers run on one
-    /// host.
+    /// Makes hairpin's configuration from coturn's with `hairpin import`, as the page says. Then changes the ports,
+    /// because both servers run on one host. Returns the path of the configuration.
     fn import(&self) -> Result<PathBuf> {
         let config = self.logs.join("hairpin.toml");
         succeeds(
@@ -202,6 +210,7 @@ impl<'a> MigrationTest<'a> {
         Ok(config)
     }
 
+    /// Starts hairpin, and waits until it responds.
     fn serve(&self, config: &Path) -> Result<Process> {
         let mut command = process::command(self.hairpin);
         command
@@ -218,6 +227,7 @@ impl<'a> MigrationTest<'a> {
         Ok(started)
     }
 
+    /// Runs `hairpin probe` against a server. The first of `arguments` is the kind of probe.
     fn probe(&self, server: usize, arguments: &[&str]) -> Result<Output> {
         let target = format!("{HOST}:{}", self.ports[server]);
         let mut command = Command::new(self.hairpin);
@@ -290,12 +300,14 @@ impl<'a> MigrationTest<'a> {
     }
 }
 
+/// The standard output of a process, and then its standard error.
 fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr]
         .map(|text| String::from_utf8_lossy(text).into_owned())
         .concat()
 }
 
+/// Runs a command. Fails if its exit status is not 0.
 fn succeeds(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

@@ -1,8 +1,7 @@
 //! The server under test: started on free ports of the loopback addresses, with known credentials, its output in a log.
 //!
-//! hairpin logs one line for each allocation that opens and one for each that closes. From these, and from the
-//! descriptors that the process has open, [`Server::wait_until_closed`] tells when nothing is left of what the clients
-//! did.
+//! hairpin logs one line for each allocation that opens and one for each that closes. [`Server::wait_until_closed`]
+//! counts these lines, and the descriptors that the process has open. So it knows when all allocations are closed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
@@ -44,7 +43,7 @@ pub(crate) struct Server {
     /// How many descriptors it had open before the first client.
     idle_descriptors: usize,
     pub(crate) port: u16,
-    /// The shared secret of the time-limited names.
+    /// The shared secret of the time-limited credentials: see [`Server::rest_credentials`].
     pub(crate) secret: &'static str,
 }
 
@@ -115,7 +114,8 @@ impl Server {
         SocketAddr::new(family, self.port)
     }
 
-    /// A name and password that do not expire; coturn knows only one kind at a time, and gets the other.
+    /// Credentials that do not expire. coturn accepts one kind of credentials only, and runs with a shared secret here.
+    /// So its credentials are time-limited.
     pub(crate) fn static_credentials(&self) -> Result<Credentials> {
         match self.kind {
             Kind::Hairpin => Ok(Credentials {
@@ -126,7 +126,7 @@ impl Server {
         }
     }
 
-    /// A time-limited name, valid for an hour, as a web application makes it.
+    /// A time-limited name and its password, valid for an hour, as a web application makes them from the shared secret.
     pub(crate) fn rest_credentials(&self) -> Result<Credentials> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -140,7 +140,7 @@ impl Server {
         Ok(Credentials { user, password })
     }
 
-    /// Fails unless the process runs and answers a Binding request on both families.
+    /// Fails unless the process runs and answers a Binding request on both families, each within `limit`.
     pub(crate) fn assert_alive(&mut self, limit: Duration) -> Result<()> {
         for family in LOOPBACKS {
             let answered = stun::wait_until_answered(self.address(family), limit);
@@ -152,7 +152,8 @@ impl Server {
         Ok(())
     }
 
-    /// Workers answer before the process has opened all of its descriptors. Its banner comes after that.
+    /// Waits until hairpin has printed its banner. Workers answer earlier, before the process has opened all of its
+    /// descriptors.
     fn wait_for_banner(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         while self.kind == Kind::Hairpin && !self.process.output().contains("Stop with Ctrl-C") {
@@ -162,7 +163,8 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until every allocation is closed and every descriptor of it returned.
+    /// Waits until every allocation is closed, and no more descriptors are open than before the first client. Returns
+    /// the counts as text.
     pub(crate) fn wait_until_closed(&mut self, limit: Duration) -> Result<String> {
         // coturn frees a session seconds after it has said so, and keeps descriptors.
         ensure!(
@@ -175,7 +177,7 @@ impl Server {
             let [opened, closed] =
                 ["allocation opened", "allocation closed"].map(|text| output.matches(text).count());
             let (descriptors, idle) = (self.process.descriptors()?, self.idle_descriptors);
-            // Fewer descriptors are right, too: one of the start may have been open at the count.
+            // Fewer descriptors are right, too: a descriptor of the startup may have been open when they were counted.
             if opened > 0 && opened == closed && descriptors <= idle {
                 return Ok(format!(
                     "{opened} allocations opened and closed, {descriptors} descriptors open, {idle} at start"
@@ -189,7 +191,7 @@ impl Server {
         }
     }
 
-    /// Its output.
+    /// What the server has printed until now.
     pub(crate) fn output(&self) -> String {
         self.process.output()
     }
@@ -220,7 +222,7 @@ impl Server {
     }
 }
 
-/// Names a configuration file with a further realm.
+/// Writes a configuration file with the realm [`ORIGIN_REALM`]. Returns the argument that names the file.
 fn realms_argument(logs: &Path, name: &str) -> Result<String> {
     let file = logs.join(format!("{name}.toml"));
     let realm = format!(
@@ -291,8 +293,8 @@ fn coturn_arguments(port: u16, setup: &ServerSetup) -> Vec<String> {
 /// Linux). So no connection of a test that runs at the same time takes one.
 const TEST_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 
-/// The first of `count` consecutive ports of [`TEST_PORTS`], an even one. They are free for UDP and TCP on both
-/// loopback addresses. No second call in this process returns them, until all of [`TEST_PORTS`] have been returned.
+/// Returns the first of `count` consecutive ports of [`TEST_PORTS`]; it is even. The ports are free for UDP and TCP on
+/// both loopback addresses. This process gets them again only after it has got all of [`TEST_PORTS`].
 pub(crate) fn free_ports(count: u16) -> Result<u16> {
     let is_free = |port| {
         LOOPBACKS.iter().all(|&address| {
@@ -308,13 +310,14 @@ pub(crate) fn free_ports(count: u16) -> Result<u16> {
     anyhow::bail!("no {count} free UDP and TCP ports in a row in {TEST_PORTS:?} on {LOOPBACKS:?}")
 }
 
-/// The next `count` ports of [`TEST_PORTS`], whether free or not. Each process begins at another place.
+/// Returns the first of the next `count` ports of [`TEST_PORTS`], which may be in use. Each process begins at a port
+/// that depends on its process ID.
 fn next_ports(count: u16) -> u16 {
     static NEXT_PORT: Mutex<Option<u16>> = Mutex::new(None);
     let pairs = TEST_PORTS.end().abs_diff(*TEST_PORTS.start()) / 2;
     let mut next = NEXT_PORT.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = u16::try_from(std::process::id() % u32::from(pairs)).unwrap_or_default();
-    let port = next.unwrap_or(TEST_PORTS.start() + 2 * process);
+    let first_pair = u16::try_from(std::process::id() % u32::from(pairs)).unwrap_or_default();
+    let port = next.unwrap_or(TEST_PORTS.start() + 2 * first_pair);
     let fits = TEST_PORTS.contains(&port) && TEST_PORTS.contains(&(port + count));
     let port = if fits { port } else { *TEST_PORTS.start() };
     *next = Some(port + count.next_multiple_of(2));

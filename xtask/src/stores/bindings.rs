@@ -1,4 +1,4 @@
-//! SIP registration bindings in a database, which survive the end of the server (`sip.binding_database`).
+//! Tests that SIP registration bindings in a database survive the end of the server (`sip.binding_database`).
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) fn survive_kill(
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder)?;
     let sip = free_ports(2)?;
-    // A store of users has a file of its own.
+    // With SQLite, bindings and users are in different files.
     let url = match database.kind {
         DatabaseKind::Sqlite => format!("sqlite:{}", folder.join("bindings.db").display()),
         _ => database.url.clone(),
@@ -88,7 +88,7 @@ pub(super) fn survive_kill(
     drop(first);
     let second = start("second")?;
     let log = second.output();
-    // A user may have two: the load may register one of them by two of its sockets.
+    // The load may register a user from two of its sockets. Then the user has two bindings.
     let loaded = log.lines().find_map(loaded_bindings).unwrap_or_default();
     ensure!(loaded >= USERS as u64, "{loaded} bindings loaded: {log}");
     Ok(format!(

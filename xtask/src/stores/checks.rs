@@ -420,7 +420,7 @@ fn sip_tables(test: &mut StoreTest<'_>) -> Result<String> {
 
 fn bindings(test: &mut StoreTest<'_>) -> Result<String> {
     if test.database.kind == DatabaseKind::Redis {
-        return Ok("not with Redis: docs/cluster.md has its bindings".to_owned());
+        return Ok("skipped: sip.binding_database does not support Redis".to_owned());
     }
     let ports = ports(test.place, 1);
     super::bindings::survive_kill(test.binary, test.logs, &test.database, &ports)

@@ -103,6 +103,7 @@ impl Background {
     }
 }
 
+/// Prints the output and the result of each stage. Returns the sum of their tallies.
 fn print_all(finished: impl Iterator<Item = FinishedStage>, times: &mut Times) -> Tally {
     let mut total = Tally::default();
     for stage in finished {
@@ -118,6 +119,7 @@ fn print_all(finished: impl Iterator<Item = FinishedStage>, times: &mut Times) -
     total
 }
 
+/// Runs the stages one after the other, until `stop` is set. Sends each result to `sender`.
 fn run_all(
     root: &Path,
     (stages, is_idle): (&[Stage], bool),
@@ -145,7 +147,8 @@ fn run_all(
     }
 }
 
-/// Runs `cargo xtask stage NAME`; what it printed, without its last line, which is the tally.
+/// Runs `cargo xtask stage NAME`. Returns its output and its tally, which is the last line of the output. Fails if the
+/// stage cannot be started, or is killed.
 fn run_one(
     root: &Path,
     (stage, is_idle): (Stage, bool),
@@ -175,7 +178,8 @@ fn run_one(
     }
 }
 
-/// The output before the tally, and the tally. A process without a tally, or that failed with a clean one, has failed.
+/// Splits the output into the text before the tally and the tally. A process without a tally has failed. So has a
+/// process that failed although its tally has no failure.
 fn split_tally(output: &str, ended: Ended) -> (String, Result<Tally>) {
     let trimmed = output.trim_end();
     let (before, last) = trimmed.rsplit_once('\n').unwrap_or(("", trimmed));

@@ -133,7 +133,7 @@ impl Relay {
         Relay::load_as(settings, false)
     }
 
-    /// The same, with an XDP program that may have another one behind it: see [`Relay::set_behind`].
+    /// Like [`Relay::load`], with an XDP program that may have another one behind it: see [`Relay::set_behind`].
     ///
     /// # Errors
     /// As [`Relay::load`].
@@ -196,7 +196,7 @@ impl Relay {
         Ok(())
     }
 
-    /// The same for the tc program.
+    /// Has the kernel check the tc program, if it has not yet: see [`Relay::load_xdp`].
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -453,7 +453,7 @@ fn places(settings: &Settings) -> Result<u32, BpfError> {
         .ok_or(BpfError::Settings("there are at most 2^29 channels"))
 }
 
-/// What the programs and user space hash with.
+/// A random key for the hashes of the programs and of user space.
 fn seed() -> Result<[u64; 2], BpfError> {
     let bytes = || sys::random::<8>().map(u64::from_ne_bytes);
     let system = |source| BpfError::System {
@@ -507,9 +507,11 @@ fn load_object(
     Object::load_with("relay", bytes, &sizes, &constants)
 }
 
-/// For CRC-32 four bytes at a time: what a byte with 0 to 3 bytes behind it contributes.
+/// The tables for the CRC-32 of FINGERPRINT, four bytes at a time (slicing by 4). `CRC_TABLE[n][byte]` is what `byte`
+/// contributes if `n` bytes follow it.
 static CRC_TABLE: [[[u8; 4]; 256]; 4] = crc_table();
 
+/// Computes [`CRC_TABLE`] with the reflected polynomial of CRC-32.
 const fn crc_table() -> [[[u8; 4]; 256]; 4] {
     let mut table = [[[0; 4]; 256]; 4];
     let mut byte = 0;

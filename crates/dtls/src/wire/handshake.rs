@@ -37,7 +37,7 @@ pub(crate) struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// Takes the next fragment from a record.
+    /// Takes the next fragment from a record. `None` if it is malformed.
     pub(crate) fn take(reader: &mut Reader<'a>) -> Option<Fragment<'a>> {
         let kind = reader.u8()?;
         let length = reader.u24()?;
@@ -59,7 +59,8 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Appends a message in one fragment, as it enters the transcript (RFC 6347 §4.2.6).
+/// Appends a handshake message with its header, in one fragment. The transcript has messages in this form (RFC 6347
+/// §4.2.6). `body` writes what follows the header.
 pub(crate) fn message(out: &mut Vec<u8>, kind: u8, sequence: u16, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.resize(start + HEADER, 0);
@@ -69,18 +70,18 @@ pub(crate) fn message(out: &mut Vec<u8>, kind: u8, sequence: u16, body: impl FnO
     out[start..start + HEADER].copy_from_slice(&header);
 }
 
-/// A header. Lengths are below 2^24.
+/// The header of a fragment. `length` is that of the whole message's body. It must be below 2^24.
 pub(crate) fn header(
     kind: u8,
     length: usize,
     sequence: u16,
     offset: usize,
-    fragment: usize,
+    fragment_length: usize,
 ) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[0] = kind;
     bytes[4..6].copy_from_slice(&sequence.to_be_bytes());
-    for (at, value) in [(1, length), (6, offset), (9, fragment)] {
+    for (at, value) in [(1, length), (6, offset), (9, fragment_length)] {
         bytes[at..at + 3].copy_from_slice(&(value as u32).to_be_bytes()[1..]);
     }
     bytes

@@ -5,8 +5,8 @@
 //!            (port 80, or TLS listeners)
 //! ```
 //!
-//! The ACME client has a separate thread. Workers never wait for it. Before the first certificate there is one that no
-//! client trusts.
+//! The ACME client has a separate thread. Workers never wait for it. Until the first certificate arrives, the server
+//! uses a placeholder that no client trusts.
 
 mod order;
 mod renewal;
@@ -38,20 +38,21 @@ use store::Store;
 /// The longest time that an order may take.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The least time between two certificates, unless they live for less than six times this.
+/// The minimum time between two orders after a success. If a sixth of the certificate's lifetime is shorter, that
+/// applies.
 const MIN_ORDER_INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// Time until the ACME server is asked for its suggestion again, if it does not say.
+/// Time until the ACME server is asked again when to renew, if it does not set this time.
 const ASK_AGAIN: Duration = Duration::from_secs(6 * 3_600);
 
-/// The outcomes of orders.
+/// How many orders have succeeded, and how many have failed.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) succeeded: AtomicU64,
     pub(crate) failed: AtomicU64,
 }
 
-/// The folder and the listeners of the configuration, before anything is started.
+/// The folder `acme.state` and the bound listeners, before the ACME client is started.
 #[derive(Debug)]
 pub(crate) struct AcmeSockets {
     config: Acme,
@@ -59,7 +60,8 @@ pub(crate) struct AcmeSockets {
     listeners: Vec<TcpListener>,
 }
 
-/// Makes the folder and binds the listeners; `None` if no certificate is to come from an ACME server.
+/// Makes the folder `acme.state`, writes a placeholder if it has no certificate for the domains, and binds the
+/// listeners of HTTP-01. Returns `None` if the configuration has no domains for ACME.
 ///
 /// # Errors
 /// Which folder or address cannot be used.
@@ -91,8 +93,8 @@ pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Op
 }
 
 impl AcmeSockets {
-    /// A copy with duplicates of the sockets. A server that hands over in an upgrade keeps it, because it may have to
-    /// serve again.
+    /// A copy with duplicates of the sockets. In an upgrade, the old server keeps it, because it may have to serve
+    /// again.
     ///
     /// # Errors
     /// When no file descriptor is left.
@@ -105,23 +107,23 @@ impl AcmeSockets {
         })
     }
 
-    /// Its sockets.
+    /// The listening sockets for HTTP-01 validations.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &TcpListener> {
         self.listeners.iter()
     }
 
-    /// The addresses on which it responds to validations.
+    /// The addresses of the listeners for HTTP-01 validations.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = SocketAddr> {
         let listeners = self.listeners.iter();
         listeners.filter_map(|listener| listener.local_addr().ok())
     }
 
-    /// The files of the certificate. They exist.
+    /// The files of the certificate. [`bind`] has made them.
     pub(crate) fn files(&self) -> CertificateFiles {
         self.store.files()
     }
 
-    /// Orders and renews until the result is dropped.
+    /// Starts the thread of the ACME client. It orders and renews certificates until the result is dropped.
     ///
     /// # Errors
     /// If the thread or its runtime cannot be made.
@@ -171,10 +173,10 @@ impl AcmeSockets {
     }
 }
 
-/// A running ACME client; dropping it ends that.
+/// A running ACME client. Dropping it stops the thread, and waits for its end.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    /// Dropping it is the sign to stop.
+    /// The thread stops when this sender is dropped.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -189,6 +191,7 @@ impl Drop for Serving {
     }
 }
 
+/// The ACME client, on its thread.
 struct Client {
     config: Acme,
     store: Store,
@@ -199,7 +202,7 @@ struct Client {
 }
 
 impl Client {
-    /// Waits for the time of each renewal, forever.
+    /// Orders or renews the certificate each time that it is due. Never returns.
     async fn run(mut self) {
         let mut failures = 0;
         loop {
@@ -211,8 +214,8 @@ impl Client {
                 Ok(()) => {
                     failures = 0;
                     self.counters.succeeded.fetch_add(1, Ordering::Relaxed);
-                    // An ACME server may always suggest a time in the past. Even then it must not get one order after
-                    // the other.
+                    // Even if an ACME server always suggests a time in the past, it must not get one order after the
+                    // other.
                     let lifetime_s = self.certificate().map_or(0, |info| {
                         info.expires_unix_s.saturating_sub(info.begins_unix_s)
                     });
@@ -235,7 +238,7 @@ impl Client {
         }
     }
 
-    /// Returns when the certificate is to be renewed: at once if there is none.
+    /// Waits until the certificate must be renewed. Returns at once if there is none.
     async fn wait_until_due(&mut self) {
         let share = share();
         while let Some(info) = self.certificate() {
@@ -250,16 +253,16 @@ impl Client {
         }
     }
 
-    /// The ACME server's certificate, if it is for the configured domains.
+    /// The stored certificate of the ACME server; `None` if there is none for the configured domains.
     fn certificate(&self) -> Option<CertificateInfo> {
         let info = self.store.certificate();
         info.filter(|info| store::names_are(info, &self.config.domains))
     }
 
-    /// When the ACME server suggests to renew (RFC 9773), and when to ask again.
+    /// The window in which the ACME server suggests to renew (RFC 9773), and the time until it is asked again.
     async fn suggestion(&mut self) -> (Option<Window>, Duration) {
         let asked = async {
-            let file = self.files();
+            let file = self.certificate_file();
             let leaf = CertificateDer::from_pem_file(&file)?;
             let id = CertificateIdentifier::try_from(&leaf)
                 .map_err(|error| anyhow!("{error}"))?
@@ -284,10 +287,11 @@ impl Client {
         }
     }
 
-    fn files(&self) -> std::path::PathBuf {
+    fn certificate_file(&self) -> std::path::PathBuf {
         self.store.files().certificate
     }
 
+    /// The account at the ACME server. The first call loads or creates it.
     async fn account(&mut self) -> Result<&Account> {
         if self.account.is_none() {
             self.account = Some(order::account(&self.config, &self.store).await?);
@@ -295,9 +299,10 @@ impl Client {
         self.account.as_ref().context("an account")
     }
 
+    /// Orders a certificate, stores it, and makes the server use it.
     async fn renew(&mut self) -> Result<()> {
         let old = self.certificate().and_then(|_| {
-            let leaf = CertificateDer::from_pem_file(self.files()).ok()?;
+            let leaf = CertificateDer::from_pem_file(self.certificate_file()).ok()?;
             let id = CertificateIdentifier::try_from(&leaf).ok()?;
             Some(id.into_owned())
         });
@@ -313,12 +318,12 @@ impl Client {
             )
         };
         let issued = match obtain(old.clone()).await {
-            // Servers without RFC 9773, or those that no longer know the old certificate.
+            // The ACME server may not support RFC 9773, or may no longer know the old certificate.
             Err(_) if old.is_some() => obtain(None).await?,
             result => result?,
         };
         self.store.save_certificate(&issued.key, &issued.chain)?;
-        // It logs what came of it.
+        // `reload` logs the result.
         for outcome in self.certificates.reload() {
             outcome?;
         }
@@ -326,7 +331,7 @@ impl Client {
     }
 }
 
-/// A random number, 0 to 1.
+/// A random number, 0 to 1. It selects the time of the renewal in the suggested window.
 fn share() -> f64 {
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     f64::from(random) / f64::from(u32::MAX)

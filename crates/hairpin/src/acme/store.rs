@@ -14,14 +14,14 @@ use server::certificates::{CertificateFiles, CertificateInfo, Certificates};
 const PLACEHOLDER: &str =
     "# No client trusts this certificate. The ACME server's one takes its place.\n";
 
-/// The folder.
+/// The folder `acme.state`.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     folder: PathBuf,
 }
 
 impl Store {
-    /// Makes the folder if it does not exist.
+    /// Makes the folder if it does not exist. Only its owner gets access.
     pub(super) fn open(folder: &Path) -> Result<Store> {
         DirBuilder::new()
             .recursive(true)
@@ -39,7 +39,7 @@ impl Store {
         })
     }
 
-    /// The chain and the key are in one file, which is replaced as a whole.
+    /// The file of the certificate. It has the chain and the key, so both are replaced at the same time.
     pub(super) fn files(&self) -> CertificateFiles {
         let file = self.folder.join("certificate.pem");
         CertificateFiles {
@@ -72,11 +72,12 @@ impl Store {
         read.info().into_iter().next()
     }
 
+    /// Replaces the chain and the key.
     pub(super) fn save_certificate(&self, key: &str, chain: &str) -> Result<()> {
         self.write("certificate.pem", &format!("{chain}\n{key}"))
     }
 
-    /// The account at the ACME server with this directory.
+    /// The stored account at the ACME server with this directory URL; `None` if there is none.
     pub(super) fn account(&self, directory: &str) -> Result<Option<AccountCredentials>> {
         let path = self.folder.join("account.json");
         let text = match fs::read_to_string(&path) {
@@ -93,12 +94,14 @@ impl Store {
         Ok(Some(account))
     }
 
+    /// Stores the account at the ACME server with this directory URL.
     pub(super) fn save_account(&self, directory: &str, account: &AccountCredentials) -> Result<()> {
         let value = json!({ "directory": directory, "account": account });
         self.write("account.json", &value.to_string())
     }
 
-    /// Replaces a file as a whole. Its content is on the disk before it has its name.
+    /// Replaces the file `name` atomically. Writes a new file to the disk, then renames it. So after a crash, the file
+    /// has the old or the new content.
     fn write(&self, name: &str, text: &str) -> Result<()> {
         let (path, new) = (
             self.folder.join(name),

@@ -1,4 +1,4 @@
-//! What `-h` and `--help` show: `-h` fits one screen, and `--help` of a load is about its workload alone.
+//! What `-h` and `--help` show. `-h` fits one screen. `--help` with `--workload` hides the flags of other workloads.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -7,9 +7,9 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
 use super::{Cli, load};
 
-/// clap makes a line end of this.
+/// The placeholder for a number in help texts. clap would print it as a line end.
 const NUMBER: &str = "{n}";
-/// Stands for it until clap is done: a word joiner has no width.
+/// Stands for [`NUMBER`] while clap lays out the text. It has a word joiner, which has no width.
 const STAND_IN: &str = "{\u{2060}n}";
 
 /// Commands whose flags do not fit one screen, and the flags that `-h` shows. `--help` shows all.
@@ -95,10 +95,11 @@ const SHORT: [(&str, &[&str]); 7] = [
 /// Examples that `-h` shows.
 const MAX_EXAMPLES: usize = 2;
 
-/// Which workloads a flag belongs to; those that are not here belong to all.
+/// Flags with the workloads that each belongs to. A flag that is not in the list belongs to all workloads.
 type Only = &'static [(&'static str, &'static [&'static str])];
 
-/// The command line, with help for `workload` alone if there is one; for `-h` with that of one screen.
+/// The command line. If `workload` is given, the help of a load shows only the flags of that workload. If `brief`, the
+/// help of long commands is shortened to one screen, for `-h`.
 fn command(workload: Option<&str>, brief: bool) -> Command {
     let loads = |command: Command| {
         [
@@ -108,43 +109,43 @@ fn command(workload: Option<&str>, brief: bool) -> Command {
         ]
         .into_iter()
         .fold(command, |command, (name, only)| {
-            command.mut_subcommand(name, |sub| limit(sub, only, workload))
+            command.mut_subcommand(name, |sub| hide_other_flags(sub, only, workload))
         })
     };
     let command = Cli::command().mut_subcommand("load", loads);
     escape(match brief {
         true => SHORT.iter().fold(command, |command, (path, flags)| {
-            at(command, path, &|command| shorten(command, flags))
+            change_at(command, path, &|command| shorten(command, flags))
         }),
         false => command,
     })
 }
 
-/// Changes the subcommand at a path such as `load turn`.
-fn at(command: Command, path: &str, change: &dyn Fn(Command) -> Command) -> Command {
+/// Applies `change` to the subcommand at a path such as `load turn`.
+fn change_at(command: Command, path: &str, change: &dyn Fn(Command) -> Command) -> Command {
     match path.split_once(' ') {
-        Some((name, rest)) => command.mut_subcommand(name, |sub| at(sub, rest, change)),
+        Some((name, rest)) => command.mut_subcommand(name, |sub| change_at(sub, rest, change)),
         None => command.mut_subcommand(path, change),
     }
 }
 
 /// Hides the flags that belong to other workloads only. Without a workload, hides nothing.
-fn limit(command: Command, only: Only, workload: Option<&str>) -> Command {
+fn hide_other_flags(command: Command, only: Only, workload: Option<&str>) -> Command {
     let Some(workload) = workload else {
         return command;
     };
     command.mut_args(|arg| {
         let name = arg.get_long().unwrap_or_default();
         let entry = only.iter().find(|(flag, _)| *flag == name);
-        let others = entry.is_some_and(|(_, workloads)| !workloads.contains(&workload));
-        match others {
+        let is_of_others = entry.is_some_and(|(_, workloads)| !workloads.contains(&workload));
+        match is_of_others {
             true => arg.hide(true),
             false => arg,
         }
     })
 }
 
-/// Has `-h` show these flags, and the examples that most need.
+/// Makes `-h` show only these flags, and the first [`MAX_EXAMPLES`] examples.
 fn shorten(command: Command, shown: &[&str]) -> Command {
     let examples = command
         .get_after_help()
@@ -167,7 +168,7 @@ fn shorten(command: Command, shown: &[&str]) -> Command {
         let is_shown = shown.contains(&name);
         match is_shown {
             // All under one heading.
-            true => first_sentence(arg)
+            true => shorten_flag_help(arg)
                 .help_heading(None::<&str>)
                 .hide_env(true),
             false => arg.hide_short_help(true),
@@ -175,8 +176,9 @@ fn shorten(command: Command, shown: &[&str]) -> Command {
     })
 }
 
-/// The help of `-h` is what stands before the first colon, bracket or end of a sentence that is far enough in.
-fn first_sentence(arg: Arg) -> Arg {
+/// Shortens a help text of more than 60 bytes for `-h`. It ends before the last comma, semicolon, colon, bracket or
+/// full stop in the first 60 bytes, outside of brackets. If that would leave 15 bytes or less, the text stays.
+fn shorten_flag_help(arg: Arg) -> Arg {
     let Some(help) = arg.get_help().map(ToString::to_string) else {
         return arg;
     };
@@ -201,19 +203,20 @@ fn first_sentence(arg: Arg) -> Arg {
     arg.help(help[..end].trim_end().to_owned())
 }
 
-/// Replaces `{n}` in help texts, which clap would print as a line end. [`shown`] restores it in what clap prints.
+/// Replaces `{n}` in the help texts of a command and its subcommands, because clap would print it as a line end.
+/// [`shown`] restores it in the output of clap.
 pub(crate) fn escape(command: Command) -> Command {
-    let kept = |text: Option<&clap::builder::StyledStr>| {
+    let escaped = |text: Option<&clap::builder::StyledStr>| {
         text.map(ToString::to_string)
             .filter(|text| text.contains(NUMBER))
             .map(|text| text.replace(NUMBER, STAND_IN))
     };
     let (after, after_long) = (
-        kept(command.get_after_help()),
-        kept(command.get_after_long_help()),
+        escaped(command.get_after_help()),
+        escaped(command.get_after_long_help()),
     );
     let mut command = command.mut_args(|arg| {
-        let (help, long) = (kept(arg.get_help()), kept(arg.get_long_help()));
+        let (help, long) = (escaped(arg.get_help()), escaped(arg.get_long_help()));
         let arg = match help {
             Some(help) => arg.help(help),
             None => arg,
@@ -232,7 +235,7 @@ pub(crate) fn escape(command: Command) -> Command {
     command.mut_subcommands(escape)
 }
 
-/// The workload that is named beside `--help`.
+/// The value of `--workload` in the arguments, if there is one.
 fn workload(args: &[OsString]) -> Option<String> {
     let words: Vec<&str> = args.iter().filter_map(|word| word.to_str()).collect();
     let place = words
@@ -244,12 +247,12 @@ fn workload(args: &[OsString]) -> Option<String> {
     }
 }
 
-/// Whether `-h` is asked for: nothing else begins with this letter.
+/// Whether `-h` is among the arguments.
 fn is_brief(args: &[OsString]) -> bool {
     args.iter().any(|word| word == "-h")
 }
 
-/// What an error of clap says, help among them.
+/// The text that clap prints. clap reports help and the version as errors, too.
 fn text(error: &clap::Error, colours: bool) -> String {
     let rendered = error.render();
     let text = match colours {
@@ -259,12 +262,13 @@ fn text(error: &clap::Error, colours: bool) -> String {
     shown(&text)
 }
 
-/// A text that clap has made, with each `{n}` that [`escape`] has replaced.
+/// Restores each `{n}` that [`escape`] has replaced, in a text that clap has made.
 pub(crate) fn shown(text: &str) -> String {
     text.replace(STAND_IN, NUMBER)
 }
 
-/// Reads the command line; prints help, the version or a usage error (status 2) and exits where one is due.
+/// Reads the command line. If it asks for help or the version, or has an error, prints the text and exits. The status
+/// of an error is 2.
 pub(crate) fn parse() -> Cli {
     let args: Vec<OsString> = std::env::args_os().collect();
     let command = command(workload(&args).as_deref(), is_brief(&args));
@@ -273,7 +277,7 @@ pub(crate) fn parse() -> Cli {
         Ok(cli) => return cli,
         Err(error) => error,
     };
-    // A reader that does not read to the end gets no error.
+    // Write errors are ignored: a pager may close the pipe before the end.
     let _ = match error.use_stderr() {
         true => {
             let mut out = std::io::stderr().lock();
@@ -363,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn help_of_a_workload_is_about_that_alone() {
+    fn help_with_a_workload_shows_only_its_flags() {
         let call = rendered("hairpin load sip --workload call --help");
         assert!(
             call.contains("--hold <TIME>") && !call.contains("--ring <TIME>"),

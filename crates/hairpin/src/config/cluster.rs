@@ -1,4 +1,5 @@
-//! The keys of `[cluster]`: nodes that work together.
+//! The keys of `[cluster]`: nodes that work together. Here, the engine is the Redis or Valkey server that the nodes
+//! share.
 
 use std::fmt;
 
@@ -151,10 +152,10 @@ impl FromText for SentinelPassword {
 /// How nodes send SIP to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SipTransport {
-    /// Over TLS to nodes that have it.
+    /// Over TLS to nodes that have it, over UDP and TCP to others.
     #[default]
     Auto,
-    /// Over TLS, and not at all to nodes without.
+    /// Over TLS only. A node without TLS gets no SIP.
     Tls,
     /// Over UDP and TCP.
     Plain,
@@ -212,7 +213,7 @@ impl Cluster {
     /// The name of this node.
     ///
     /// # Errors
-    /// If there is none, and the machine has none.
+    /// If `cluster.node` is empty, and the machine has no name.
     pub(crate) fn name(&self) -> std::io::Result<String> {
         if !self.name.0.is_empty() {
             return Ok(self.name.0.clone());
@@ -226,7 +227,7 @@ impl Cluster {
     }
 }
 
-/// The plain values.
+/// The cluster, without the places in the configuration; `None` if a value could not be read.
 pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
     let s = settings.clone();
     Some(Cluster {
@@ -243,10 +244,11 @@ pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
     })
 }
 
-/// How URLs of engines with TLS begin: also those of Sentinels and of a Redis Cluster.
-const TLS: [&str; 4] = ["rediss://", "valkeys://", "rediss-", "valkeys-"];
+/// The beginnings of the URLs of engines with TLS. The last two are for Sentinels and for a Redis Cluster.
+const TLS_SCHEMES: [&str; 4] = ["rediss://", "valkeys://", "rediss-", "valkeys-"];
 
-/// An engine without a secret would let anybody who reaches it be a node.
+/// Reports keys that do not fit together, and files of certificates that cannot be used. An engine requires a secret:
+/// otherwise anybody who reaches the engine could act as a node.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let has_secret = settings.cluster_secret.as_ref();
     let has_secret = has_secret.is_some_and(|secret| !secret.value.0.is_empty());
@@ -277,7 +279,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     }
     if let (Some(first), Some(engine)) = (files.first(), &settings.cluster_engine) {
         let url = &engine.value.0;
-        if !url.is_empty() && !TLS.iter().any(|scheme| url.starts_with(scheme)) {
+        if !url.is_empty() && !TLS_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
             let message = "cluster.engine_ca requires an engine with TLS";
             let help =
                 "begin the URL of cluster.engine with rediss://, or remove cluster.engine_ca";

@@ -41,7 +41,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The text, where a text is expected.
+    /// The value as a text; `None` if it is a list, or a TOML value of another type.
     pub(crate) fn text(&self) -> Option<&'a str> {
         match &self.raw {
             Raw::Toml(value) => value.as_str(),
@@ -50,7 +50,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The whole number, where one is expected; `Err` if it is one that does not even fit 64 bits.
+    /// The value as an integer; `None` if it is none, and `Err` if it does not fit 64 bits.
     pub(crate) fn integer(&self) -> Option<Result<i64, ()>> {
         match &self.raw {
             Raw::Toml(value) => {
@@ -62,7 +62,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The truth value, where one is expected.
+    /// The value as a boolean; `None` if it is none. Plain text: `true`, `1`, `yes` or `on`, and `false`, `0`, `no` or
+    /// `off`.
     pub(crate) fn boolean(&self) -> Option<bool> {
         match &self.raw {
             Raw::Toml(value) => value.as_bool(),
@@ -72,7 +73,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The elements, where a list is expected.
+    /// The value as a list; `None` if it is a TOML value of another type. Plain text is split at its commas.
     pub(crate) fn items(&self) -> Option<Vec<Node<'a>>> {
         match &self.raw {
             Raw::Toml(value) => Some(

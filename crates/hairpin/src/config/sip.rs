@@ -101,7 +101,7 @@ pub(crate) struct Sip {
     pub(crate) registrar: RegistrarConfig,
     /// Registration bindings of all workers.
     pub(crate) bindings: u32,
-    /// The database that has the bindings.
+    /// The database that saves the bindings; `None` if they are in a file or only in memory.
     pub(crate) binding_database: Option<stores::Options>,
     /// Registration bindings of one address of record.
     pub(crate) bindings_per_user: u32,

@@ -1,4 +1,4 @@
-//! `sip.binding_database`: the SQL database that has the registration bindings.
+//! `sip.binding_database`: the SQL database that saves registration bindings.
 
 use std::fmt;
 
@@ -8,18 +8,19 @@ use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
 use super::setting::{FromText, Mistake};
 use super::state_dir::StateDir;
+use super::stores::default_store;
 
-/// The URL of the database; empty for none. It may have a password in it.
+/// The URL of the database; empty if there is no database. It may contain a password.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct BindingDatabase(String);
+pub(crate) struct BindingDatabaseUrl(String);
 
-impl fmt::Debug for BindingDatabase {
+impl fmt::Debug for BindingDatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BindingDatabase(***)")
+        f.write_str("BindingDatabaseUrl(***)")
     }
 }
 
-impl FromText for BindingDatabase {
+impl FromText for BindingDatabaseUrl {
     const EXPECTED: &'static str = "a URL like \"postgres://hairpin:PASSWORD@db.example.org/sip\"";
     const SECRET: bool = true;
 
@@ -42,7 +43,7 @@ impl FromText for BindingDatabase {
     }
 }
 
-/// The database; `None` if bindings are not in one.
+/// The database. The outer `None`: the settings have errors. The inner `None`: no database is configured.
 pub(super) fn resolve(settings: &Settings) -> Option<Option<Options>> {
     let url = &settings.sip_binding_database.as_ref()?.value.0;
     let files = &settings.sip_binding_database_ca.as_ref()?.value;
@@ -54,7 +55,8 @@ pub(super) fn resolve(settings: &Settings) -> Option<Option<Options>> {
     Some(options)
 }
 
-/// Reports a database without a state directory, the file of a store of users, and files that cannot be used.
+/// Reports a database without a state directory, a file that is also a store of `auth.stores`, and certificates that
+/// cannot be used.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let (Some(database), Some(files)) = (
         &settings.sip_binding_database,
@@ -69,16 +71,29 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let help = "set server.state_dir: it has the key of flow tokens and a lock, also if bindings are in a database";
         report.push(Diagnostic::error(&database.at, message).help(help));
     }
+    let of_url = |url: &str| Options {
+        url: url.to_owned(),
+        ..Options::default()
+    };
     let stores = settings.stores.as_ref();
     let stores = stores.map_or(&[][..], |list| &list.value);
     let urls = stores.iter().filter_map(|store| store.value.url());
-    if url.starts_with("sqlite:") && urls.clone().any(|store| store == url) {
-        let message = "the file is a store of auth.stores, too";
+    let mut users: Vec<Options> = urls.map(of_url).collect();
+    let state_dir = state_dir.and_then(|entry| entry.value.path());
+    if let (true, Some(path)) = (users.is_empty(), &state_dir) {
+        users.push(default_store(path).options);
+    }
+    let own = of_url(url);
+    if users
+        .iter()
+        .any(|users| SavedBindings::is_same_file(users, &own))
+    {
+        let message = "the same file has the users of auth.stores";
         let help = "name another file: each change of this one empties the cache of users";
         report.push(Diagnostic::error(&database.at, message).help(help));
     }
     if let Some(second) = files.value.get(1) {
-        let message = "the database has one file of certificates";
+        let message = "sip.binding_database_ca accepts one file";
         report
             .push(Diagnostic::error(&second.at, message).help("put all issuers into one PEM file"));
     }
@@ -121,7 +136,11 @@ mod tests {
             ),
             (
                 "[[auth.stores]]\nurl = \"sqlite:/a.db\"\n[sip]\nbinding_database = \"sqlite:/a.db\"\n",
-                "test:4:20: the file is a store of auth.stores, too",
+                "test:4:20: the same file has the users of auth.stores",
+            ),
+            (
+                "[server]\nstate_dir = \"/var/lib/hairpin\"\n[sip]\nbinding_database = \"sqlite:///var/lib/hairpin/hairpin.db\"\n",
+                "test:4:20: the same file has the users of auth.stores",
             ),
             (
                 "[sip]\nbinding_database = \"redis://db/2\"\n",

@@ -1,4 +1,4 @@
-//! The limits of SIP calls, as the user writes them.
+//! The limits and the session timers of SIP calls, as the user writes them, and the entries of `sip.scanners`.
 
 use server::sip::{CallLimit, CallSettings};
 
@@ -6,11 +6,11 @@ use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
 use super::setting::{FromText, Mistake};
 
-/// The first digits of a number.
+/// The first digits of a number: an entry of `sip.forbidden_prefixes` or `sip.allowed_prefixes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prefix(String);
 
-/// E.164 has 15 digits; with `+`, or an international prefix in front, a few more.
+/// An E.164 number has at most 15 digits. A `+` or an international prefix in front adds a few characters.
 const MAX_NUMBER_CHARS: usize = 20;
 
 impl FromText for Prefix {
@@ -37,7 +37,7 @@ impl FromText for Prefix {
     }
 }
 
-/// The beginning of a User-Agent.
+/// An entry of `sip.scanners`. The server drops requests whose User-Agent begins with this text, regardless of case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Agent(pub(crate) String);
 
@@ -51,7 +51,7 @@ impl FromText for Agent {
                 .all(|byte| byte == b' ' || byte.is_ascii_graphic());
         match is_agent {
             true => Ok(Self(text.to_owned())),
-            // Shorter ones would drop requests of phones.
+            // A shorter text could be the beginning of a phone's User-Agent.
             false => Err(
                 Mistake::new(format!("`{text}` is not the beginning of a User-Agent"))
                     .help("write at least three characters of ASCII, like \"friendly-scanner\""),
@@ -64,7 +64,7 @@ impl FromText for Agent {
     }
 }
 
-/// The plain values.
+/// The call settings of the server; `None` only if `defaults.toml` lacks a value.
 pub(super) fn resolve(settings: &Settings) -> Option<CallSettings> {
     let s = settings.clone();
     let prefixes = |list| {
@@ -90,7 +90,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<CallSettings> {
     Some(calls)
 }
 
-/// Reports session intervals that are not in order, and limits that would see no BYE.
+/// Reports a session interval below the minimum, and call limits or a call log without Record-Route.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let (Some(calls), Some(expires)) = (resolve(settings), &settings.sip_session_expires) else {
         return;
@@ -103,9 +103,9 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     }
     let trunks = settings.sip_trunk.iter().flat_map(|entry| &entry.value);
     let mut limits = trunks.flat_map(|trunk| [trunk.value.max_calls, trunk.value.max_calls_from]);
-    let limits_trunks = limits.any(|most| most.is_some_and(|most| most.0 > 0));
+    let has_trunk_limit = limits.any(|most| most.is_some_and(|most| most.0 > 0));
     let is_limited =
-        calls.per_user.is_set() || calls.per_domain.is_set() || limits_trunks || calls.log;
+        calls.per_user.is_set() || calls.per_domain.is_set() || has_trunk_limit || calls.log;
     let record_route = settings.sip_record_route.as_ref();
     if let Some(record_route) = record_route.filter(|entry| is_limited && !entry.value) {
         let message = "calls are limited or logged, but without Record-Route the proxy gets no BYE";

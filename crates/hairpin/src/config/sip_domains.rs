@@ -15,7 +15,7 @@ use super::sip_users::User;
 use super::source::Located;
 use super::walk::unknown_key;
 
-/// One domain, each value with its place.
+/// One domain as the user writes it. Keys that are not set are `None`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RawDomain {
     name: Option<Located<Host>>,
@@ -47,7 +47,7 @@ impl Setting for RawDomain {
             return None;
         };
         let source = node.at.source;
-        let errors = report.errors();
+        let errors_before = report.errors();
         let mut domain = RawDomain::default();
         for (name, value) in table.iter() {
             let value = Node::toml(source, value);
@@ -70,10 +70,10 @@ impl Setting for RawDomain {
                 _ => report.push(unknown_key(source, name, "a domain", &FIELDS, &[])),
             }
         }
-        if domain.name.is_none() && report.errors() == errors {
+        if domain.name.is_none() && report.errors() == errors_before {
             report.push(Diagnostic::error(&node.at, "the domain has no name").help(EXAMPLE));
         }
-        (report.errors() == errors).then_some(domain)
+        (report.errors() == errors_before).then_some(domain)
     }
 
     fn write(&self, reveal: bool) -> String {
@@ -95,7 +95,7 @@ impl Setting for RawDomain {
     }
 }
 
-/// A name or an address of a domain.
+/// The host of a domain: a name or an IP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host(String);
 
@@ -165,13 +165,14 @@ impl FromText for Senders {
     }
 }
 
-/// The plain values.
+/// The domains as the server needs them. `None` if a value is missing.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<Domain>> {
     let domains = super::values(settings.sip_domain.clone()?.value).into_iter();
     domains.map(RawDomain::resolve).collect()
 }
 
 impl RawDomain {
+    /// Whether the domain has a setting of its own for authentication.
     const fn has_credentials(&self) -> bool {
         self.users.is_some() || self.realm.is_some() || self.digest_algorithms.is_some()
     }
@@ -187,7 +188,7 @@ impl RawDomain {
         })
     }
 
-    /// Reports users whom the digest of their domain would never let in.
+    /// Reports users that are there twice, and users without a hash for a digest algorithm that the domain offers.
     fn check_users(&self, settings: &Settings, report: &mut Report) {
         let all = settings.sip_digest_algorithms.as_ref();
         let own = self.digest_algorithms.as_ref().map(|own| &own.0);
@@ -227,16 +228,16 @@ impl RawDomain {
     }
 }
 
-/// How the users of each domain authenticate that says more than its name.
+/// The credentials of each domain that has users, a realm or digest algorithms of its own.
 pub(super) fn credentials(settings: &Settings) -> Option<Vec<DomainCredentials>> {
     let domains = super::values(settings.sip_domain.clone()?.value).into_iter();
     let own = domains.filter(RawDomain::has_credentials);
     own.map(RawDomain::credentials).collect()
 }
 
-/// How long registrations last.
+/// The registrar's limits of Expires, and its Flow-Timer. `None` if a key has no valid value.
 pub(super) fn times(settings: &Settings) -> Option<RegistrarConfig> {
-    // The types of the keys have limits far below.
+    // No duration is cut off here: the types of the keys allow only far shorter ones.
     let seconds = |time: std::time::Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     Some(RegistrarConfig {
         default_expires: seconds(settings.sip_register_expires.as_ref()?.value.0),
@@ -247,7 +248,8 @@ pub(super) fn times(settings: &Settings) -> Option<RegistrarConfig> {
     })
 }
 
-/// Reports domains that are equal or that nobody can register in, and times that are not in order.
+/// Reports mistakes that no single key shows: register times in the wrong order, a host in two domains, and a domain
+/// without users. Domains together with `sip.test_uas` are a mistake, too.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     if let (Some(times), Some(expires)) = (times(settings), &settings.sip_register_expires)
         && let Err(error) = times.validate()

@@ -137,7 +137,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<StoreSettings>> {
 }
 
 impl RawStore {
-    /// Its URL.
+    /// The URL of the store; `None` if the configuration has none.
     pub(super) fn url(&self) -> Option<&str> {
         self.remote.url.as_ref().map(|url| url.value.as_str())
     }

@@ -16,7 +16,7 @@ use super::source::{Located, Location, SourceId};
 use super::suggest::nearest;
 use super::{expand, includes};
 
-/// What is given beside a file while the file is read.
+/// What the reader of a file requires beside the text of the file.
 pub(super) struct Context<'a> {
     /// The environment of the process, for references.
     pub(super) environment: &'a [(OsString, OsString)],
@@ -48,13 +48,13 @@ pub(super) fn file(
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
         broken_lines.insert(line(span.start));
-        let word = text
+        let is_word = text
             .get(span.start..)
             .is_some_and(|rest| rest.starts_with(char::is_alphabetic));
         report.push(syntax_error(
             &Location { source, span },
             error.message(),
-            word,
+            is_word,
         ));
     }
     let mut found = Report::default();
@@ -63,7 +63,7 @@ pub(super) fn file(
     for (name, value) in root.get_ref().iter() {
         section((source, context), name, value, settings, &mut found);
     }
-    // What stands on a line with a syntax error was read by guesswork: a second complaint there would mislead.
+    // The parser guesses what a line with a syntax error means. So a second error for such a line would mislead.
     for diagnostic in found.sorted() {
         if !broken_lines.contains(&line(diagnostic.at.span.start)) {
             report.push(diagnostic.clone());
@@ -72,11 +72,12 @@ pub(super) fn file(
     included
 }
 
-fn syntax_error(at: &Location, message: &str, word: bool) -> Diagnostic {
+/// The error for text that is not TOML. `is_word`: there is a letter at the place of the error.
+fn syntax_error(at: &Location, message: &str, is_word: bool) -> Diagnostic {
     let help = match message {
         m if m.starts_with("duplicate key") => "keep one of them",
         // The parser takes the `i` of `info` for the beginning of `inf`, the `t` of `text` for `true`, and so on.
-        m if word && m.starts_with("invalid") => "texts stand in quotes: key = \"value\"",
+        m if is_word && m.starts_with("invalid") => "texts stand in quotes: key = \"value\"",
         m if m.contains("quoted") || m.contains("string") => {
             "texts stand in quotes: key = \"value\""
         }
@@ -133,7 +134,7 @@ fn section(
     }
 }
 
-/// The sections in which a key of this name would be known.
+/// The sections that have a key of this name.
 fn sections_with_key(name: &str) -> Vec<&'static str> {
     KEYS.iter()
         .filter(|key| key.name == name)
@@ -141,19 +142,21 @@ fn sections_with_key(name: &str) -> Vec<&'static str> {
         .collect()
 }
 
-fn unknown_section(source: SourceId, name: &Spanned<DeString<'_>>, table: bool) -> Diagnostic {
+/// The error for a name at the top of a document that is no section. If `is_table` is false, the name is a key outside
+/// of any section. If a section has such a key, the help names that section.
+fn unknown_section(source: SourceId, name: &Spanned<DeString<'_>>, is_table: bool) -> Diagnostic {
     let at = Location {
         source,
         span: name.span(),
     };
     let word = name.get_ref().as_ref();
     let sections = sections();
-    if !table && let Some(home) = sections_with_key(word).first() {
+    if !is_table && let Some(home) = sections_with_key(word).first() {
         return Diagnostic::error(&at, format!("`{word}` stands outside of any section"))
             .help(format!("it belongs to [{home}]"));
     }
-    let what = if table { "section" } else { "key" };
-    let misspelt_key = nearest(word, KEYS.iter().map(|key| key.name)).filter(|_| !table);
+    let what = if is_table { "section" } else { "key" };
+    let misspelt_key = nearest(word, KEYS.iter().map(|key| key.name)).filter(|_| !is_table);
     let help = match (misspelt_key, nearest(word, sections.iter().copied())) {
         (Some(near), _) => format!(
             "did you mean `{near}`? It belongs to [{}]",
@@ -165,7 +168,8 @@ fn unknown_section(source: SourceId, name: &Spanned<DeString<'_>>, table: bool) 
     Diagnostic::error(&at, format!("unknown {what} `{word}`")).help(help)
 }
 
-/// `unknown key x in y`, with what was probably meant.
+/// The error `unknown key x in y`. `known` are the keys of `place`, and `elsewhere` are the sections that have this
+/// key. The help names such a section, or the most similar known key.
 pub(crate) fn unknown_key(
     source: SourceId,
     name: &Spanned<DeString<'_>>,

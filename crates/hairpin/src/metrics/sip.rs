@@ -187,17 +187,17 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
 fn store(page: &mut Page, sum: &SipCounters) {
     page.counter(
         "hairpin_sip_store_failures_total",
-        "Attempts to write or synchronize the log of registration bindings that failed.",
+        "Failed attempts to write or synchronize the log of registration bindings, or to read or write the database.",
         sum.store_failures,
     );
     page.counter(
         "hairpin_sip_store_lost_batches_total",
-        "Batches of changed registration bindings that were not written to the log, because that had failed for too long.",
+        "Batches of changed registration bindings that are not saved, because 64 MiB of changes already waited.",
         sum.store_lost,
     );
     page.gauge(
         "hairpin_sip_store_bytes",
-        "Bytes of the log of registration bindings.",
+        "Bytes of the log of registration bindings; 0 with a database.",
         sum.store_bytes,
     );
 }

@@ -16,9 +16,10 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     segmented(page, stats);
 }
 
-/// A number of one worker, for each side it is counted on.
+/// The number of a worker for each value of the label `side`: `client` and `peer`.
 type Sides = [(&'static str, fn(&WorkerStats) -> u64); 2];
 
+/// Writes a family of counters with the labels `side` and `worker`.
 fn by_side(page: &mut Page, stats: &Stats, name: &'static str, help: &str, sides: Sides) {
     let mut family = page.family(name, Kind::Counter, help);
     for (side, number) in sides {
@@ -28,9 +29,10 @@ fn by_side(page: &mut Page, stats: &Stats, name: &'static str, help: &str, sides
     }
 }
 
-/// Packets or bytes.
+/// Takes packets or bytes from a traffic count.
 type Number = fn(Traffic) -> u64;
 
+/// Datagrams and bytes that workers and the BPF programs have relayed.
 fn relayed(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
     let directions = |worker: &WorkerStats| {
         [
@@ -86,7 +88,8 @@ fn relayed(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
     );
 }
 
-/// The same directions as workers count them: between two relays, both.
+/// What the kernel has relayed, in the directions of the workers. A datagram between two relays of this server counts
+/// in two directions: `to_relay` and `to_client`.
 fn in_kernel(totals: &PathTotals) -> [(&'static str, Traffic); 3] {
     let traffic = |packets, bytes| Traffic { packets, bytes };
     [
@@ -109,7 +112,7 @@ fn dropped(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
     let over_rate = kernel.totals.xdp.rate_dropped + kernel.totals.tc.rate_dropped;
     let counters = stats.counters();
     let by_engines = DropReason::ALL.iter().map(|&reason| {
-        // The kernel's programs have but this reason of their own.
+        // The BPF programs count only this one of these reasons.
         let more = if reason == DropReason::OverRate {
             over_rate
         } else {

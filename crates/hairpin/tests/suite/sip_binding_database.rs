@@ -1,5 +1,5 @@
-//! Registration bindings in a database (`sip.binding_database`), here in a file of SQLite. `cargo xtask stores` has the
-//! same with PostgreSQL and MariaDB.
+//! Registration bindings in a database (`sip.binding_database`), here in a file of SQLite. `cargo xtask stores` tests
+//! them with PostgreSQL and MariaDB.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ fn start_again(folder: &Path) -> Serve {
     Serve::start_command(command)
 }
 
-/// Waits until the server has this sample.
+/// Waits until the metrics page has this sample.
 fn wait_for(serve: &Serve, sample: &str) {
     let end = Instant::now() + MAX_WAIT;
     while !serve.get("/metrics").contains(&format!("\n{sample}\n")) {
@@ -48,7 +48,7 @@ fn wait_for(serve: &Serve, sample: &str) {
     }
 }
 
-/// Waits until the database has these addresses.
+/// Waits until the database has exactly these addresses.
 fn wait_for_rows(folder: &Path, expected: &[&str]) {
     let end = Instant::now() + MAX_WAIT;
     loop {
@@ -151,4 +151,30 @@ fn a_database_that_is_away_at_the_start_adds_its_bindings_later() {
     ] {
         assert!(log.contains(part), "no `{part}` in {log}");
     }
+    // The row of bob has both of his bindings.
+    let serve = start_again(folder);
+    wait_for(&serve, "hairpin_sip_bindings 4");
+}
+
+#[test]
+fn a_restart_moves_the_bindings_of_the_file_to_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("database")).unwrap();
+    let server = SipServer::start_in(folder, &SipConfig { sip: "", ..CONFIG });
+    let folder = server.folder.path();
+    Phone::udp_at(server.sip, "ann").register();
+    server.serve.stop();
+    let config = folder.join("hairpin.toml");
+    let without = std::fs::read_to_string(&config).unwrap();
+    let key = CONFIG.sip.replace("FOLDER", &folder.display().to_string());
+    let with = without.replacen("[sip]\n", &format!("[sip]\n{key}"), 1);
+    std::fs::write(&config, with).unwrap();
+    let serve = start_again(folder);
+    wait_for(&serve, "hairpin_sip_bindings 1");
+    assert_eq!(rows(folder), ["ann@example.com"]);
+    serve.stop();
+    // The file has none any more, so it cannot bring back old ones.
+    std::fs::write(&config, without).unwrap();
+    let serve = start_again(folder);
+    wait_for(&serve, "hairpin_sip_bindings 0");
 }

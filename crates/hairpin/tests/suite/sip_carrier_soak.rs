@@ -622,7 +622,7 @@ impl Registration {
 /// A line of the PBX.
 struct Line {
     socket: UdpSocket,
-    /// The last 200 to the INVITE of each call but the current one.
+    /// By Call-ID, the last 200 to an INVITE that arrived when its call was not the current one.
     late: RefCell<BTreeMap<String, String>>,
 }
 

@@ -165,7 +165,7 @@ fn follow(name: &str, page: &str, least: usize) {
 }
 
 /// Why the pages cannot be followed here, if so.
-fn hindrance() -> Option<&'static str> {
+pub(crate) fn hindrance() -> Option<&'static str> {
     let mut unshare = Command::new("unshare");
     let status = unshare
         .args(["--net", "--mount", "true"])
@@ -175,7 +175,7 @@ fn hindrance() -> Option<&'static str> {
 }
 
 /// Whether the test can run; if not, it says why, also to `cargo xtask test`, which counts skipped tests.
-fn can_run(name: &str, hindrance: Option<&str>) -> bool {
+pub(crate) fn can_run(name: &str, hindrance: Option<&str>) -> bool {
     let Some(reason) = hindrance else {
         return true;
     };

@@ -1,4 +1,4 @@
-//! From the queue to the kernel.
+//! Sends the datagrams of the queue: builds messages for the kernel, with GSO where possible, and handles errors.
 
 use std::ffi::c_void;
 use std::net::IpAddr;
@@ -23,7 +23,8 @@ const MAX_RUN_V6: usize = 65_487;
 
 static PADDING: [u8; 3] = [0; 3];
 
-/// Kernel messages, built for one lane at a time. The vectors have their full capacity from the start and never move.
+/// Kernel messages, built for one lane at a time: the flows of one socket. The vectors have their full capacity from
+/// the start and never move.
 pub(super) struct Wire {
     messages: Vec<Message>,
     /// The headers of the messages with the same index.
@@ -41,10 +42,11 @@ struct Message {
     dont_fragment: bool,
 }
 
-/// How datagrams are cut from the front of a flow.
+/// Datagrams of a flow that follow each other and leave in one message.
 struct Run {
+    /// How many there are.
     count: u32,
-    /// The entry after it.
+    /// The entry after the last of them.
     next: u32,
 }
 
@@ -68,9 +70,9 @@ impl Queue {
     pub(super) unsafe fn transmit(&mut self, counts: &mut Flushed) {
         for lane in 0..self.lanes.len() {
             let lane = self.lanes[lane];
-            // SAFETY: a socket pushed, alive by the caller's word.
+            // SAFETY: the socket was pushed, and the caller guarantees that it is alive.
             let socket = unsafe { &*lane.socket };
-            // SAFETY: the caller's word covers the entries of each lane.
+            // SAFETY: the caller guarantees that the buffers of all entries are alive.
             unsafe {
                 if lane.first != lane.last || !self.send_lone(socket, lane.first, counts) {
                     self.send_lane(socket, lane.first, counts);
@@ -80,7 +82,8 @@ impl Queue {
         self.forget();
     }
 
-    /// Sends the only flow of a lane with a plain `sendto`; `false` if it needs more than that.
+    /// Sends the only datagram of a lane with `sendto`. Returns `false` and sends nothing if the flow has more
+    /// datagrams, or if the datagram needs a control message or several buffers.
     ///
     /// # Safety
     /// As for `transmit`.
@@ -95,7 +98,7 @@ impl Queue {
             return false;
         }
         let datagram = match (entry.prefix_len, entry.payload_len) {
-            // SAFETY: pointer and length of a payload pushed, alive by the caller's word.
+            // SAFETY: pointer and length are of a pushed payload. The caller guarantees that it is alive.
             (0, len) => unsafe { slice::from_raw_parts(entry.payload, len as usize) },
             (len, 0) => &self.prefixes[entry.prefix_at as usize..][..len.into()],
             _ => return false,
@@ -117,6 +120,8 @@ impl Queue {
         true
     }
 
+    /// Builds the messages of all flows of a lane, and sends them.
+    ///
     /// # Safety
     /// As for `transmit`.
     unsafe fn send_lane(&mut self, socket: &UdpSocket, first_flow: u32, counts: &mut Flushed) {
@@ -139,15 +144,17 @@ impl Queue {
             }
             flow = self.flows[flow as usize].next;
         }
-        // SAFETY: the messages were just built from entries, which live by the caller's word.
+        // SAFETY: the messages were just built from entries. The caller guarantees that their buffers are alive.
         unsafe { self.send_messages(socket, 0..self.wire.messages.len(), counts) };
     }
 
+    /// The next entry of the same flow.
     fn after(&self, entry: u32) -> u32 {
         self.entries[entry as usize].next
     }
 
-    /// The longest run that begins with `first`: equal in size, TOS and DF, of which the last may be shorter.
+    /// The longest run that begins with the entry `first`. Its datagrams have the same TOS, DF and size; only the last
+    /// may be shorter.
     fn cut_run(&mut self, flow: u32, first: u32) -> Run {
         let to = self.flows[flow as usize].to.ip();
         let head = self.entries[first as usize];
@@ -183,7 +190,7 @@ impl Queue {
         run
     }
 
-    /// Builds the message of `count` datagrams of `flow` that begin with `first`.
+    /// Builds one message of `count` datagrams of `flow`, from the entry `first` on.
     fn append(&mut self, socket: &UdpSocket, flow: u32, first: u32, count: u32) {
         let index = self.wire.messages.len();
         let iovecs_before = self.wire.iovecs.len();
@@ -240,7 +247,8 @@ impl Queue {
         }
     }
 
-    /// Sends built messages in as few system calls as possible.
+    /// Sends the built messages in `range` in as few system calls as possible. The DF bit is an option of the socket,
+    /// so each call sends messages with the same bit.
     ///
     /// # Safety
     /// What their headers point to must be alive.
@@ -254,19 +262,19 @@ impl Queue {
         while at < range.end {
             let dont_fragment = self.wire.messages[at].dont_fragment;
             let rest = &self.wire.messages[at..range.end];
-            let stretch = at
+            let group_end = at
                 + rest
                     .iter()
                     .take_while(|message| message.dont_fragment == dont_fragment)
                     .count();
             if let Err(error) = set_dont_fragment(socket, dont_fragment, counts) {
-                counts.count_error(&error, self.datagrams(at..stretch));
-                at = stretch;
+                counts.count_error(&error, self.datagrams(at..group_end));
+                at = group_end;
             }
-            while at < stretch {
+            while at < group_end {
                 counts.syscalls += 1;
-                // SAFETY: the caller's word covers these headers.
-                match unsafe { send_some(socket, &mut self.wire.headers[at..stretch]) } {
+                // SAFETY: the caller guarantees that what the headers point to is alive.
+                match unsafe { send_some(socket, &mut self.wire.headers[at..group_end]) } {
                     Ok(sent) => {
                         self.count_sent(at..at + sent, counts);
                         at += sent;
@@ -277,7 +285,7 @@ impl Queue {
                         return;
                     }
                     Err(error) => {
-                        // SAFETY: the caller's word covers this message.
+                        // SAFETY: the caller guarantees that what the message points to is alive.
                         unsafe { self.recover(socket, at, &error, counts) };
                         at += 1;
                     }
@@ -286,7 +294,8 @@ impl Queue {
         }
     }
 
-    /// The message at `at` was refused: if GSO is to blame, sends its datagrams one by one, otherwise drops them.
+    /// Handles the error that the kernel returned for the message at `at`. If GSO caused it, sends the datagrams one by
+    /// one. Otherwise, drops them.
     ///
     /// # Safety
     /// As for `send_messages`.
@@ -319,12 +328,14 @@ impl Queue {
             self.append(socket, flow, entry, 1);
             entry = self.after(entry);
         }
-        // SAFETY: built from the same entries as the message refused. Each is a single datagram, so this ends here.
+        // SAFETY: the messages are built from the entries of the refused message. Each has a single datagram, so that
+        // `recover` does not call itself again.
         unsafe { self.send_messages(socket, singles..self.wire.messages.len(), counts) };
         self.wire.messages.truncate(singles);
         self.wire.iovecs.truncate(iovecs);
     }
 
+    /// The number of datagrams in these messages.
     fn datagrams(&self, range: Range<usize>) -> u64 {
         self.wire.messages[range]
             .iter()
@@ -332,7 +343,7 @@ impl Queue {
             .sum()
     }
 
-    /// Counts the messages that one system call took.
+    /// Counts the messages that one system call has sent.
     fn count_sent(&mut self, range: Range<usize>, counts: &mut Flushed) {
         let before = counts.sent;
         for (message, header) in self.wire.messages[range.clone()]
@@ -352,31 +363,32 @@ impl Queue {
 }
 
 impl Flow {
-    /// The source address for the kernel: none if the socket is bound to it.
+    /// The source address that the kernel must use. `None` if the socket is bound to it, or there is none.
     fn source(&self, socket: &UdpSocket) -> Option<IpAddr> {
         self.from_ip.filter(|ip| *ip != socket.local_ip())
     }
 }
 
+/// Sets the DF option of the socket, and counts the system call if one was needed.
 fn set_dont_fragment(socket: &UdpSocket, wanted: bool, counts: &mut Flushed) -> io::Result<()> {
     counts.syscalls += u64::from(socket.set_dont_fragment(wanted)?);
     Ok(())
 }
 
-/// Sends at least the first message, and returns how many.
+/// Sends at least the first of the messages. Returns how many were sent.
 ///
 /// # Safety
 /// What the headers point to must be alive.
 unsafe fn send_some(socket: &UdpSocket, headers: &mut [mmsghdr]) -> io::Result<usize> {
     if let [only] = headers {
-        // SAFETY: the caller's word covers this header.
+        // SAFETY: the caller guarantees that what the header points to is alive.
         let sent = retry_after_icmp(socket, || unsafe {
             sys::send::sendmsg(socket.as_fd(), &only.msg_hdr)
         })?;
         only.msg_len = sent as _;
         return Ok(1);
     }
-    // SAFETY: the caller's word covers these headers.
+    // SAFETY: the caller guarantees that what the headers point to is alive.
     retry_after_icmp(socket, || unsafe {
         sys::send::sendmmsg(socket.as_fd(), headers)
     })
@@ -429,7 +441,7 @@ mod tests {
         }
     }
 
-    /// What no loopback device does: refuse a run of three to `to` with `errno`.
+    /// Handles the error `errno` for a run of three datagrams to `to`. A loopback device never returns this error.
     fn refuse(queue: &mut Queue, socket: &UdpSocket, to: &UdpSocket, errno: i32) -> Flushed {
         let mut counts = Flushed::default();
         push(queue, socket, to);

@@ -1,4 +1,4 @@
-//! What waits to be sent, sorted into flows and lanes as it is pushed.
+//! The datagrams that wait to be sent. Each push sorts its datagram into a flow and a lane.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::sys;
 /// End of a list of indexes.
 pub(super) const END_OF_LIST: u32 = u32::MAX;
 
-/// Prefixes of a few bytes for a full queue, and one copied datagram of any size.
+/// Room for prefixes: a few bytes for each datagram of a full queue, and one copied datagram of any size.
 const PREFIX_BYTES_PER_DATAGRAM: usize = 16;
 const MIN_PREFIX_BYTES: usize = 65_536;
 
@@ -28,15 +28,15 @@ pub(super) struct Queue {
     capacity: usize,
     pub(super) entries: Vec<Entry>,
     pub(super) flows: Vec<Flow>,
-    pub(super) lanes: Vec<SocketFlows>,
+    pub(super) lanes: Vec<Lane>,
     pub(super) prefixes: Vec<u8>,
     pub(super) refused: Refused,
     pub(super) wire: Wire,
     flow_index: Index,
     lane_index: Index,
-    /// The flow of the last push: most often also that of the next.
+    /// The index of the last push's flow. Most often, the next push has the same flow.
     recent: u32,
-    /// Clients choose addresses; without knowing this they cannot choose ones that collide.
+    /// The secret seed of the hashes. A client that does not know it cannot choose addresses whose hashes collide.
     seed: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Entry {
     pub(super) payload: *const u8,
     pub(super) payload_len: u32,
     pub(super) prefix_at: u32,
-    /// Next of the same flow.
+    /// The index of the next datagram of the same flow.
     pub(super) next: u32,
     pub(super) prefix_len: u16,
     pub(super) pad: u8,
@@ -67,16 +67,18 @@ pub(super) struct Flow {
     pub(super) to: SocketAddr,
     pub(super) from_ip: Option<IpAddr>,
     pub(super) raw: RawAddress,
+    /// The indexes of its first and its last datagram.
     pub(super) first: u32,
     pub(super) last: u32,
-    /// Next of the same lane.
+    /// The index of the next flow of the same lane.
     pub(super) next: u32,
 }
 
 /// Flows with one socket, in the order of their first datagram.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SocketFlows {
+pub(super) struct Lane {
     pub(super) socket: *const UdpSocket,
+    /// The indexes of its first and its last flow.
     pub(super) first: u32,
     pub(super) last: u32,
 }
@@ -103,7 +105,7 @@ impl Queue {
             lanes: Vec::with_capacity(capacity),
             prefixes: Vec::with_capacity(capacity * PREFIX_BYTES_PER_DATAGRAM + MIN_PREFIX_BYTES),
             refused: Refused::new(),
-            // A refused run is repeated as single messages behind all others.
+            // If the kernel refuses a run, its datagrams are sent again one by one, after all other messages.
             wire: Wire::new(capacity + max_segments),
             flow_index: Index::new(capacity),
             lane_index: Index::new(capacity),
@@ -116,7 +118,7 @@ impl Queue {
         self.entries.len()
     }
 
-    /// One more datagram fits, with a prefix of `prefix` bytes. Always so if the queue is empty.
+    /// Whether one more datagram fits, with a prefix of `prefix` bytes. In an empty queue, it always fits.
     pub(super) fn has_room(&self, prefix: usize) -> bool {
         self.entries.len() < self.capacity
             && self.prefixes.capacity() - self.prefixes.len() >= prefix
@@ -133,7 +135,8 @@ impl Queue {
         self.recent = END_OF_LIST;
     }
 
-    /// There must be room, lengths within 16 bits, and the buffers must live until `forget`.
+    /// Adds a datagram: `prefix`, which is copied, then `payload`, then `pad` zero bytes. The queue must have room, and
+    /// each length must fit in 16 bits. The payload and the socket must live until `forget`.
     #[inline]
     pub(super) fn push(&mut self, to: &SendTo<'_>, prefix: &[u8], payload: &[u8], pad: usize) {
         let flow = self.flow_of(to);
@@ -157,6 +160,7 @@ impl Queue {
         self.prefixes.extend_from_slice(prefix);
     }
 
+    /// Returns the index of the flow for this socket, destination and source address. Adds the flow if there is none.
     #[inline]
     fn flow_of(&mut self, to: &SendTo<'_>) -> u32 {
         if let Some(flow) = self.flows.get(self.recent as usize)
@@ -202,7 +206,7 @@ impl Queue {
             last: END_OF_LIST,
             next: END_OF_LIST,
         });
-        let lane = self.flows_of(socket);
+        let lane = self.lane_of(socket);
         let lane = &mut self.lanes[lane as usize];
         match self.flows.get_mut(lane.last as usize) {
             Some(last) => last.next = flow,
@@ -212,7 +216,8 @@ impl Queue {
         flow
     }
 
-    fn flows_of(&mut self, socket: &UdpSocket) -> u32 {
+    /// Returns the index of the lane of a socket. Adds the lane if there is none.
+    fn lane_of(&mut self, socket: &UdpSocket) -> u32 {
         let socket = ptr::from_ref(socket);
         if let Some(last) = self.lanes.last()
             && ptr::eq(last.socket, socket)
@@ -226,7 +231,7 @@ impl Queue {
             })
             .unwrap_or_else(|vacancy| {
                 let lane = self.lanes.len() as u32;
-                self.lanes.push(SocketFlows {
+                self.lanes.push(Lane {
                     socket,
                     first: END_OF_LIST,
                     last: END_OF_LIST,
@@ -244,10 +249,10 @@ impl Flow {
     }
 }
 
-/// An odd constant with well-mixed bits: the golden ratio's.
+/// An odd constant with well-mixed bits: 2^64 divided by the golden ratio.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// By socket and destination; source addresses vary too little to matter.
+/// The hash of a socket and a destination. Source addresses are left out, because they rarely differ.
 #[inline]
 fn hash(to: &SendTo<'_>, seed: u64) -> u64 {
     let socket = ptr::from_ref(to.socket).addr() as u64 ^ seed;

@@ -2,10 +2,9 @@
 //!
 //! A gate is about three quarters of the share of the bare relay's goodput that hairpin reached when the gate was set.
 //! So a gate fails if a mechanism no longer works. This mechanism is UDP_SEGMENT in the scenarios of one flow and of
-//! trains, and growing batches in those of interleaved flows. The gain of batches in goodput varies with the machine, so
-//! the gates of these scenarios limit the system calls for each datagram. Their gates of goodput only find a server that
-//! has become slow. docs/benchmarking.md lists the gates, and
-//! the option that makes each of them fail.
+//! trains, and growing batches in those of interleaved flows. The gain of batches in goodput varies with the machine.
+//! So the gates of these scenarios limit the system calls for each datagram. Their gates of goodput only detect a
+//! server that has become slow. docs/benchmarking.md lists the gates, and the option that makes each of them fail.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! A started server, and what is necessary to load it: its allocations, or its layout.
+//! A started server of a benchmark, and what sends load to it: its allocations, or sockets at the
+//! ports of [`layout`].
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -19,15 +20,18 @@ use super::verify::Ends;
 
 /// How long a server may take to become ready.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Flows whose payload is checked with sockets before a scenario; the counter checks the heads of
-/// all.
+/// Flows of which each payload byte is checked with sockets before a scenario. The counter checks
+/// only the first bytes of each payload, but of all flows.
 const CHECKED_FLOWS: u16 = 4;
 
 /// A started server.
 pub(crate) struct Running {
     server: Server,
+    /// The clients' allocations, if it is a TURN server and relays.
     allocations: Option<Allocations>,
+    /// The relayed transport address of each flow.
     relays: Vec<SocketAddr>,
+    /// It is a TURN server.
     turn: bool,
     /// Clients send no ChannelData.
     raw: bool,
@@ -39,7 +43,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts a side in its bed, waits until it is ready and makes `flows` allocations if it is a
-    /// TURN server. `sockets`: whether clients' sockets are going to send.
+    /// TURN server. `sockets`: clients' sockets will send the load, not injected frames.
     pub(crate) fn start(
         side: &Side,
         bed: &mut TestBed,
@@ -61,7 +65,7 @@ impl Running {
             clients: Vec::new(),
         };
         if flows == 0 {
-            // Nothing is relayed: it answers, and that is all it has to do.
+            // No flows, so there is nothing to allocate.
         } else if turn {
             let mut allocations = Allocations::open(&bed.topology, flows)?;
             allocations.allocate()?;
@@ -77,7 +81,8 @@ impl Running {
         Ok(running)
     }
 
-    /// Checks payload with sockets, then returns a meter for the scenario.
+    /// Prepares the clients and the test bed for a scenario, and checks with sockets that payload
+    /// arrives unchanged. Returns the meter that sends and measures the load.
     pub(crate) fn meter<'a>(
         &'a mut self,
         scenario: &Scenario,
@@ -149,6 +154,8 @@ impl Running {
         })
     }
 
+    /// Sends payload through the first flows of a relay scenario, and checks each byte that arrives.
+    /// Does nothing for other scenarios.
     fn check_payload(&self, bed: &TestBed, scenario: &Scenario) -> Result<(), SideError> {
         let Scenario::Relay {
             flows,
@@ -170,7 +177,7 @@ impl Running {
             .collect();
         let result = Ends::open(&bed.topology, clients.clone(), &self.relays, self.raw)?
             .check(direction, payload.into());
-        // The allocating clients' sockets go back to their event loop.
+        // `Ends` has made these sockets blocking. The clients' event loop needs them non-blocking.
         clients
             .iter()
             .try_for_each(|socket| socket.set_nonblocking(true))
@@ -178,6 +185,7 @@ impl Running {
         result
     }
 
+    /// Waits until a server without allocations relays a datagram of the first flow: then it is ready.
     fn wait_for_relaying(&mut self, side: &Side, bed: &TestBed) -> Result<(), SideError> {
         let clients = self.static_clients(&bed.topology)?;
         let ends = Ends::open(
@@ -198,18 +206,20 @@ impl Running {
         }
     }
 
-    /// Sockets at the client ports of the layout; none for a TURN server, whose clients have them.
+    /// Opens sockets at the client ports of the layout, for the flows to check. Opens none for a TURN
+    /// server: the clients of its allocations have sockets.
     fn static_clients(&self, topology: &Topology) -> Result<Vec<UdpSocket>, SideError> {
         if self.turn {
             return Ok(Vec::new());
         }
-        // As many as relays, which are numbered with 16 bits.
+        // The number of relays fits: flow numbers have 16 bits.
         let flows = CHECKED_FLOWS.min(self.relays.len() as u16);
         client::sockets(topology, flows)
     }
 }
 
-/// Starts a side's server and waits until it answers Binding requests, if it can.
+/// Starts a side's server, and waits until it is ready. A SIP server must respond to an OPTIONS
+/// request, a STUN or TURN server to a Binding request. `flows` goes into its command line.
 pub(crate) fn start_server(
     side: &Side,
     topology: &mut Topology,

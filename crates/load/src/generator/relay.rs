@@ -1,4 +1,4 @@
-//! The `relay` workload: data through allocations, one way or there and back.
+//! The `relay` workload: data through allocations, in one direction or both, or to a peer that sends it back.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct RelayOptions {
 pub enum Path {
     /// Between the clients and peers in this process; latencies are one way.
     Peers {
-        /// Which way.
+        /// The direction of the data.
         direction: Direction,
         /// The peers' address; `None` is the one from which this machine reaches the relayed addresses. It must not be
         /// behind a NAT, because the server sends to this address.
@@ -46,18 +46,19 @@ pub enum Path {
     },
     /// To a peer in this process that sends it back; latencies are round trips.
     Reflector {
-        /// Its address, as above.
+        /// The peer's address, as in [`Path::Peers`].
         ip: Option<IpAddr>,
-        /// Its threads.
+        /// The peer's threads.
         threads: usize,
-        /// Its ports; at least as many as each client has peers.
+        /// The peer's ports; at least as many as each client has peers.
         ports: u32,
     },
     /// To peers elsewhere that send it back, such as `hairpin peer`; latencies are round trips.
     Echo(Vec<Target>),
-    /// From one client through the server to another and on; latencies are one way. Clients go in pairs.
+    /// From one client to the relayed address of another one; latencies are one way. Clients 0 and 1 are a pair, then 2
+    /// and 3.
     Clients {
-        /// `Up` is from the first to the second of each pair, `Down` back.
+        /// `Up` is from the first to the second client of each pair, `Down` from the second to the first.
         direction: Direction,
     },
 }
@@ -85,7 +86,7 @@ impl Direction {
 }
 
 impl RelayOptions {
-    /// Ten clients that send 120 bytes by channels to one peer each in this process.
+    /// Ten clients that send payloads of 120 bytes in ChannelData. All send to one peer, a socket of this process.
     #[must_use]
     pub fn new(turn: TurnClients) -> RelayOptions {
         RelayOptions {
@@ -102,6 +103,7 @@ impl RelayOptions {
         }
     }
 
+    /// Checks the numbers of clients, peers and flows, and the payload's size.
     fn check(&self) -> Result<(), OptionsError> {
         if self.clients == 0 {
             return Err(OptionsError::NoClients);
@@ -132,6 +134,7 @@ impl RelayOptions {
         Ok(())
     }
 
+    /// How many sockets the clients and the peers of this process need.
     fn sockets(&self) -> u64 {
         let peers = match &self.path {
             Path::Peers { sockets, .. } => u64::from(*sockets),
@@ -142,11 +145,11 @@ impl RelayOptions {
     }
 }
 
-/// Allocates, binds channels or installs permissions, and puts what is to be sent into a plan. Blocks until all clients
-/// are ready, or until `stopper` is used; the same one ends the run later.
+/// Makes an allocation for each client, and binds channels or installs permissions. Returns a plan of what to send.
+/// Blocks until all clients are ready, or until `stopper` is used. The same `stopper` ends the run later.
 ///
 /// # Errors
-/// [`SetupError`]; nothing stays allocated then.
+/// [`SetupError`]. Then no allocation stays.
 pub fn relay(options: &RelayOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
     options.check()?;
     reserve_descriptors(options.sockets())?;
@@ -171,6 +174,7 @@ pub fn relay(options: &RelayOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     Ok(plan)
 }
 
+/// Writes the options into the plan's settings, which the report shows.
 fn describe(plan: &mut Plan, options: &RelayOptions) {
     let path = match &options.path {
         Path::Peers { direction, .. } => format!("own peers, {direction:?}"),
@@ -196,19 +200,23 @@ fn describe(plan: &mut Plan, options: &RelayOptions) {
     }
 }
 
-/// Who talks to whom.
+/// The peers, and which of them each client has.
 struct Sides {
+    /// Peers of each client.
     peers: u32,
     kind: Kind,
-    /// Peers in all that clients choose from, or the relayed addresses of the clients.
+    /// The addresses of all peers. For pairs, these are the relayed addresses of the clients.
     addresses: Vec<SocketAddr>,
+    /// The peer of this process that sends data back, if there is one.
     reflector: Option<Peer>,
 }
 
 enum Kind {
-    /// Peers of this process.
+    /// Peers of this process, with their sockets in the order of the addresses.
     Own(Direction, Vec<Arc<UdpSocket>>),
+    /// Peers that send data back, of this process or elsewhere.
     Echo,
+    /// Each client is the peer of another client.
     Pairs(Direction),
 }
 
@@ -253,12 +261,13 @@ impl Sides {
         Ok(sides)
     }
 
-    /// The places of a client's peers among the addresses.
+    /// The indexes of a client's peers in `addresses`.
     fn places_of(&self, client: u32) -> Vec<usize> {
         match self.kind {
             // The other one of the pair.
             Kind::Pairs(_) => vec![client as usize ^ 1],
-            // In a row, so that they differ, and each client where the one before ended, so that all are used.
+            // A client's peers are consecutive, so they differ. They follow those of the client before, so all are
+            // used.
             Kind::Own(..) | Kind::Echo => {
                 let first = client as usize * self.peers as usize;
                 let places = first..first + self.peers as usize;
@@ -272,7 +281,7 @@ impl Sides {
         places.map(|place| self.addresses[place]).collect()
     }
 
-    /// Whether this client sends, and whether it is sent to by its peers (of this process).
+    /// Whether this client sends to its peers, and whether its peers of this process send to it.
     fn directions(&self, client: u32) -> (bool, bool) {
         match &self.kind {
             Kind::Own(direction, _) => (direction.is_up(), direction.is_down()),
@@ -282,7 +291,7 @@ impl Sides {
         }
     }
 
-    /// The streams and taps of clients that are ready.
+    /// The streams to send, and the sockets to receive from. The clients in `setup` must be ready.
     fn flows(
         &self,
         options: &RelayOptions,

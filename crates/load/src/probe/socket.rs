@@ -33,6 +33,7 @@ pub(super) struct Connection {
 }
 
 impl Socket {
+    /// Opens a socket to a server, from any local address. Over TLS and DTLS, completes the handshake.
     pub(super) fn open(server: &ServerAddress, timeout: Duration) -> io::Result<Socket> {
         if let Via::Dtls(tls) = &server.via {
             let session = Session::open(server.address, tls, timeout)?;
@@ -103,6 +104,7 @@ impl Socket {
 }
 
 impl Connection {
+    /// Connects, from `local` if it is given, and completes the handshake of TLS. Measures both times.
     fn open(
         server: &ServerAddress,
         mut stream: Stream,
@@ -129,7 +131,7 @@ impl Connection {
                 other => other?,
             }
         }
-        // What the handshake left to be written: its last message.
+        // Sends the last message of the TLS handshake.
         stream.flush(&mut socket)?;
         let tls = match server.via {
             Via::Tls(_) => stream
@@ -162,7 +164,7 @@ impl Connection {
 }
 
 impl Drop for Connection {
-    /// Says over TLS that this is the end.
+    /// Over TLS, sends close_notify.
     fn drop(&mut self) {
         self.stream.close();
         let _ = self.stream.flush(&mut self.socket);

@@ -1,10 +1,10 @@
-//! The run second by second, for a spreadsheet.
+//! The seconds of a run as CSV, for a spreadsheet.
 
 use std::fmt::Write;
 
 use super::LoadReport;
 
-/// One header line, then a line for each second.
+/// The seconds of a report as CSV: a header line, then a line for each second.
 #[must_use]
 pub fn to_csv(report: &LoadReport) -> String {
     let mut text = String::from("at_s,send_pps,recv_pps,missing,p50_us,p99_us,warm_up\n");
@@ -25,7 +25,7 @@ pub fn to_csv(report: &LoadReport) -> String {
     text
 }
 
-/// Empty where there is no percentile.
+/// The text of a percentile, with one decimal; empty if there is none.
 fn cell(value: Option<f64>) -> String {
     value.map(|value| format!("{value:.1}")).unwrap_or_default()
 }

@@ -269,9 +269,9 @@ impl Builder {
         self
     }
 
-    /// Saves the registration bindings of SIP in this database instead of the state directory, which is required all the
-    /// same: it has the key of flow tokens and a lock. If the database does not respond within five seconds, the server
-    /// starts without its bindings, and adds them when it responds. Default: none.
+    /// Saves the registration bindings of SIP in this database, instead of a file in the state directory. The state
+    /// directory is still required: it has a key and a lock. If the server has not read the bindings after five
+    /// seconds, it starts without them, and adds them when it has read them. Default: none.
     pub fn binding_database(mut self, database: Arc<dyn BindingDatabase>) -> Self {
         self.binding_database = Some(database);
         self

@@ -1,12 +1,12 @@
-//! Listener sockets that another program has opened: each is checked before a worker gets it.
+//! Listener sockets that another program has opened. The server checks each before a worker gets it.
 
 use crate::error::OpenSocketError;
 use io::{UdpOptions, UdpSocket};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// The sockets of one listener, one per worker. `options_of` says how the builder would open one on
-/// an address.
+/// Checks the open sockets of one listener, and returns one for each worker. `options_of` returns the
+/// options with which the builder would open a socket at this address.
 pub(super) fn take_group(
     sockets: &[OwnedFd],
     workers: usize,
@@ -24,6 +24,8 @@ pub(super) fn take_group(
     Ok(group)
 }
 
+/// Duplicates a descriptor, and sets the options of the new socket. A socket that serves both IPv6 and
+/// IPv4 is an error.
 fn take(
     socket: &OwnedFd,
     options_of: &impl Fn(SocketAddr) -> UdpOptions,
@@ -40,7 +42,8 @@ fn take(
     Ok(socket)
 }
 
-/// All sockets of a group are different ones, have one address, and let the kernel spread clients over them.
+/// Checks that the sockets of a group are distinct and have the same address. If there are several, each must have
+/// SO_REUSEPORT.
 fn check_group(group: &[UdpSocket]) -> Result<(), OpenSocketError> {
     let mut cookies = Vec::with_capacity(group.len());
     for socket in group {

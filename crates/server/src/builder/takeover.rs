@@ -62,14 +62,14 @@ impl Builder {
             sip: None,
         };
         let offer = taking.offer();
-        let saved_at = sip::place_id(self.state_dir.is_some(), self.binding_database.as_deref());
+        let place_id = sip::place_id(self.state_dir.as_deref(), self.binding_database.as_deref());
         let mut taken_sip = None;
         let begin_sip = |own| {
             let Some(offered) = offer.sip.filter(|_| self.serves_sip()) else {
                 return Ok(None);
             };
             let (taking, joining) =
-                SipTakeover::begin(offered, offer.numbering(), (own, saved_at))?;
+                SipTakeover::begin(offered, offer.numbering(), (own, place_id))?;
             taken_sip = Some(taking);
             Ok(Some(joining))
         };

@@ -44,9 +44,9 @@ pub(super) enum WatchedEvents {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeptBytes {
     Nothing,
-    /// Messages that must wait, because a response or the credentials of an earlier request do.
+    /// Messages that must wait until an earlier request has its credentials, or the client has read earlier responses.
     Messages,
-    /// More bytes of an incomplete message that was kept before. It requires `need` bytes.
+    /// More bytes of an incomplete message that was kept before. The message requires `need` bytes.
     Same {
         need: usize,
     },
@@ -69,6 +69,7 @@ impl KeptBytes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Open,
+    /// The connection must end for this reason. The failure is that of TLS, if there is one.
     Ended(EndReason, Option<Failure>),
 }
 
@@ -107,13 +108,13 @@ pub(crate) struct Connection {
     /// message arrived.
     begun: Option<Mono>,
     /// The client has sent the first byte of a STUN message.
-    has_spoken: bool,
+    has_sent_stun: bool,
     /// The client has had an allocation.
     pub(super) is_proven: bool,
     /// A request waits for its credentials. The worker reads nothing from the connection meanwhile.
     pub(super) is_paused: bool,
-    /// It is about to become a data connection, or to move to another worker: what follows is not for this worker's
-    /// session.
+    /// It is about to become a data connection, or to move to another worker. Bytes that arrive now are not for this
+    /// worker's session.
     pub(super) is_held: bool,
     /// It is in the list of connections to write to.
     pub(super) is_dirty: bool,
@@ -150,7 +151,7 @@ impl Connection {
             ciphertext_written: 0,
             last_received: now,
             begun: Some(now),
-            has_spoken: false,
+            has_sent_stun: false,
             is_proven: false,
             is_paused: false,
             is_held: false,
@@ -160,12 +161,12 @@ impl Connection {
         }
     }
 
-    /// Another process has read these bytes from it, and has the addresses of the client.
+    /// Continues a connection of another process, which has read these bytes from it, and knows the client's addresses.
     pub(super) fn adopt(&mut self, (local, remote): (SocketAddr, SocketAddr), bytes: Vec<u8>) {
         self.path.five_tuple.local = local;
         self.path.five_tuple.remote = remote;
         self.stage = DetectionStage::Open;
-        self.has_spoken = true;
+        self.has_sent_stun = true;
         self.inbound = bytes;
     }
 
@@ -206,8 +207,9 @@ impl Connection {
         self.unwritten.len() + self.ciphertext.len() - self.ciphertext_written
     }
 
-    /// Handles received bytes. Adds decrypted data to the arena.
-    pub(super) fn take(
+    /// Handles received bytes: the PROXY header first, then the protocol detection, then data. Adds data to the arena,
+    /// and decrypts it if there is TLS.
+    pub(super) fn handle_received(
         &mut self,
         bytes: &[u8],
         protocols: &Protocols,
@@ -215,7 +217,7 @@ impl Connection {
         now: Mono,
     ) -> Outcome {
         if self.stage == DetectionStage::Open {
-            return self.take_open(bytes, arena, now);
+            return self.handle_data(bytes, arena, now);
         }
         self.last_received = now;
         self.inbound.extend_from_slice(bytes);
@@ -229,7 +231,7 @@ impl Connection {
         match self.detect(protocols) {
             Ok(true) => {
                 let bytes = std::mem::take(&mut self.inbound);
-                self.take_open(&bytes, arena, now)
+                self.handle_data(&bytes, arena, now)
             }
             Ok(false) => OPEN,
             Err(outcome) => outcome,
@@ -278,9 +280,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// Decrypts received bytes, if there is TLS, and puts them into the arena. If a message is incomplete, they go to
-    /// the buffer of the connection.
-    fn take_open(&mut self, bytes: &[u8], arena: &mut Arena, now: Mono) -> Outcome {
+    /// Handles bytes that arrive after the protocol detection: decrypts them if there is TLS, and adds them to the
+    /// arena. If a message is incomplete, they go to `inbound` until it holds the `need` bytes of the message.
+    fn handle_data(&mut self, bytes: &[u8], arena: &mut Arena, now: Mono) -> Outcome {
         let is_new = self.inbound.is_empty();
         let outcome = match &mut self.tls {
             None if is_new => {
@@ -323,12 +325,12 @@ impl Connection {
     /// Checks that the first application data begins a STUN message; if not, returns why the connection must end.
     /// ChannelData is no valid beginning, because a new connection has no channel.
     pub(super) fn check_first_bytes(&mut self, bytes: &[u8]) -> Option<EndReason> {
-        if self.has_spoken {
+        if self.has_sent_stun {
             return None;
         }
         match FirstBytes::of(bytes) {
             FirstBytes::Stun => {
-                self.has_spoken = true;
+                self.has_sent_stun = true;
                 None
             }
             FirstBytes::Text => Some(EndReason::Text),
@@ -378,6 +380,7 @@ impl Connection {
         }
     }
 
+    /// The result after a write that left bytes: the connection is broken, or its socket has no room.
     fn broken_or_full(&self, written: &WriteTotals) -> Outcome {
         if written.is_broken {
             ended(EndReason::Client)
@@ -413,7 +416,8 @@ impl Connection {
         }
     }
 
-    /// Encrypts some records and writes them. Keeps the encrypted bytes for which the socket has no room.
+    /// Encrypts some records and writes them. Keeps the encrypted bytes for which the socket has no room. Returns
+    /// whether all were written.
     fn write_records(
         &mut self,
         scratch: &mut Vec<u8>,
@@ -473,7 +477,7 @@ impl Connection {
     }
 }
 
-/// The result of write calls.
+/// The counts of write calls, and whether the connection is broken.
 #[derive(Debug, Default)]
 pub(super) struct WriteTotals {
     pub(super) calls: u64,

@@ -73,7 +73,8 @@ impl Connections {
         }
     }
 
-    /// Handles bytes that were read from a connection: its handshake, its messages, or its end.
+    /// Passes bytes that were read to their connection, which adds the decrypted data to the arena. Then updates the
+    /// counters and the timer. If the connection has ended, [`Connections::end`] closes it later.
     fn take(&mut self, slot: Slot, bytes: &[u8], arena: &mut Arena, poller: &Poller, now: Mono) {
         self.counters.received_bytes += bytes.len() as u64;
         let Connections {
@@ -87,10 +88,10 @@ impl Connections {
         };
         let was_open = connection.is_open();
         let was_handshaking = !was_open || connection.is_handshaking();
-        let waited = connection.waiting();
-        let outcome = connection.take(bytes, &listener.protocols, arena, now);
-        let waits = connection.waiting();
-        self.queued = self.queued + waits - waited;
+        let queued_before = connection.waiting();
+        let outcome = connection.handle_received(bytes, &listener.protocols, arena, now);
+        let queued_after = connection.waiting();
+        self.queued = self.queued + queued_after - queued_before;
         if was_handshaking {
             self.note_beginning(slot, was_open);
         }
@@ -98,7 +99,7 @@ impl Connections {
             Outcome::Open if self.follow_source(slot) => {
                 self.close(slot, EndReason::SourceLimit, None, poller);
             }
-            Outcome::Open if waits > 0 => self.mark_dirty(slot),
+            Outcome::Open if queued_after > 0 => self.mark_dirty(slot),
             Outcome::Open => {}
             // What arrived before the end is handled first.
             Outcome::Ended(reason, failure) => self.ending.push((slot, reason, failure)),

@@ -66,7 +66,7 @@ pub enum HandoverError {
     /// One process writes the log of registration bindings. What was accepted must be in it before another one reads
     /// it.
     #[error(
-        "the log of registration bindings cannot be written: check the disk of server.state_dir"
+        "registration bindings cannot be saved: check the disk of server.state_dir, or the database of sip.binding_database"
     )]
     Log,
     /// The old process has not handed over its SIP transactions or bindings.

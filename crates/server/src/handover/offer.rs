@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The format of an offer. A server takes over only from a server with the same format.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 /// Descriptors of the steering program.
 pub(super) const MAP_COUNT: usize = 5;
 

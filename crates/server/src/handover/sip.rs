@@ -44,8 +44,8 @@ pub(crate) struct JoiningSip {
     pub(crate) numbering: Numbering,
     /// The number of its run, in flow tokens.
     pub(crate) run: u32,
-    /// Where it saves bindings: see `sip::place_id`.
-    pub(crate) saved_at: u64,
+    /// Identifies where it saves bindings: see `sip::place_id`.
+    pub(crate) place_id: u64,
     /// The old process's end of the connection between their workers.
     pub(crate) link: OwnedFd,
 }
@@ -57,7 +57,7 @@ impl JoiningSip {
             bytes.extend_from_slice(&sip.numbering.first_worker.to_le_bytes());
             bytes.extend_from_slice(&sip.numbering.workers.to_le_bytes());
             bytes.extend_from_slice(&sip.run.to_le_bytes());
-            bytes.extend_from_slice(&sip.saved_at.to_le_bytes());
+            bytes.extend_from_slice(&sip.place_id.to_le_bytes());
         }
     }
 
@@ -71,7 +71,7 @@ impl JoiningSip {
         let first_worker = u16::from_le_bytes(bytes.take()?);
         let workers = u16::from_le_bytes(bytes.take()?);
         let run = u32::from_le_bytes(bytes.take()?);
-        let saved_at = u64::from_le_bytes(bytes.take()?);
+        let place_id = u64::from_le_bytes(bytes.take()?);
         if workers == 0 || first_worker.checked_add(workers).is_none() {
             return Err(HandoverError::Offer("no workers"));
         }
@@ -83,7 +83,7 @@ impl JoiningSip {
                 first_slot: 0,
             },
             run,
-            saved_at,
+            place_id,
             link: link.ok_or(HandoverError::Offer("descriptors are missing"))?,
         }))
     }
@@ -114,7 +114,7 @@ mod tests {
                 first_slot: 0,
             },
             run: 9,
-            saved_at: 7,
+            place_id: 7,
             link: fd(),
         };
         let mut bytes = Vec::new();
@@ -122,7 +122,7 @@ mod tests {
         let read = JoiningSip::decode(&mut Bytes(&bytes), &mut [fd()].into_iter());
         let read = read.unwrap().unwrap();
         assert_eq!(
-            (read.numbering, read.run, read.saved_at),
+            (read.numbering, read.run, read.place_id),
             (joining.numbering, 9, 7)
         );
         assert!(JoiningSip::decode(&mut Bytes(&bytes), &mut std::iter::empty()).is_err());

@@ -213,7 +213,7 @@ impl PortPool {
         entropy: &mut Entropy,
     ) -> Option<u16> {
         if self.resting.is_due(now_s) {
-            self.resting.turn(now_s, &self.free);
+            self.resting.rotate(now_s, &self.free);
             self.retry_foreign(now_s);
         }
         self.take_leased(worker, want, entropy)
@@ -224,7 +224,7 @@ impl PortPool {
     /// Gives a port back after use. It rests before it is used again.
     pub fn release(&self, port: u16) {
         if let Some((word, bit)) = self.place(port) {
-            self.resting.give(word, bit);
+            self.resting.add(word, bit);
         }
     }
 

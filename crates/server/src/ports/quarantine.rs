@@ -1,4 +1,4 @@
-//! Where freed ports rest: a few generations, oldest first.
+//! The quarantine, where freed ports rest before they are used again: a few generations, oldest first.
 //!
 //! ```text
 //!   release ────> current ──closed──> [ oldest | .. | newest ] ──> free
@@ -65,7 +65,7 @@ impl std::ops::Index<usize> for Words {
     }
 }
 
-/// How many bits are set.
+/// How many ports have their bit set.
 pub(super) fn count_ports(words: &Words) -> usize {
     words
         .iter()
@@ -87,13 +87,15 @@ const GENERATIONS: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct PortQuarantine {
+    /// A bit is set for each port that rests.
     generations: [Words; GENERATIONS],
+    /// The index of the generation that freed ports go to.
     current: AtomicUsize,
-    /// Ports returned since the current generation was opened.
-    given: AtomicU32,
-    /// How many make it full.
+    /// Ports added since the current generation was opened.
+    added: AtomicU32,
+    /// The number of ports with which the current generation is full, so that it is closed.
     full: u32,
-    /// When the next generation is due, in seconds.
+    /// When the current generation is closed even if it is not full, in seconds.
     due_s: AtomicU64,
     closed: Mutex<Closed>,
 }
@@ -101,6 +103,7 @@ pub(super) struct PortQuarantine {
 /// The closed generations, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Closed {
+    /// The index of each generation, and when it was closed, in seconds.
     queue: [(usize, u64); GENERATIONS],
     count: usize,
 }
@@ -124,15 +127,15 @@ impl Closed {
 }
 
 impl PortQuarantine {
-    /// 30 s is the time after which ICE consent expires (RFC 7675 §5.1). By then, a peer that still sends to the old
-    /// owner has noticed.
+    /// How long a freed port rests. ICE consent expires after 30 s (RFC 7675 §5.1): by then, a peer no longer sends to
+    /// the previous owner of the port.
     pub(super) const REST: Duration = Duration::from_secs(30);
 
     pub(super) fn new(words: usize, ports: usize) -> PortQuarantine {
         PortQuarantine {
             generations: std::array::from_fn(|_| Words::empty(words)),
             current: AtomicUsize::new(0),
-            given: AtomicU32::new(0),
+            added: AtomicU32::new(0),
             full: u32::try_from(ports / GENERATIONS)
                 .unwrap_or(u32::MAX)
                 .max(1),
@@ -142,10 +145,10 @@ impl PortQuarantine {
     }
 
     /// Puts a freed port into quarantine.
-    pub(super) fn give(&self, word: usize, bit: u64) {
+    pub(super) fn add(&self, word: usize, bit: u64) {
         let current = self.current.load(Ordering::Acquire) % GENERATIONS;
         self.generations[current][word].fetch_or(bit, Ordering::AcqRel);
-        self.given.fetch_add(1, Ordering::Relaxed);
+        self.added.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many ports rest.
@@ -153,14 +156,15 @@ impl PortQuarantine {
         self.generations.iter().map(count_ports).sum()
     }
 
-    /// Whether [`PortQuarantine::turn`] has something to do.
+    /// Whether [`PortQuarantine::rotate`] has something to do.
     pub(super) fn is_due(&self, now_s: u64) -> bool {
         now_s >= self.due_s.load(Ordering::Relaxed)
-            || self.given.load(Ordering::Relaxed) >= self.full
+            || self.added.load(Ordering::Relaxed) >= self.full
     }
 
-    /// Closes the current generation and releases to `free` what has rested long enough.
-    pub(super) fn turn(&self, now_s: u64, free: &Words) {
+    /// If it is due, closes the current generation, and moves the ports that have rested long enough to `free`. Does
+    /// nothing while another thread holds the lock.
+    pub(super) fn rotate(&self, now_s: u64, free: &Words) {
         let Ok(mut closed) = self.closed.try_lock() else {
             return;
         };
@@ -178,12 +182,13 @@ impl PortQuarantine {
         }
     }
 
-    /// Takes the lock under which nothing moves between generations.
+    /// Takes the lock. While a thread holds it, no other thread closes or releases a generation.
     pub(super) fn lock(&self) -> MutexGuard<'_, Closed> {
         self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Releases the oldest generation although it has not rested enough. `false` if none was left.
+    /// Moves the ports of the oldest generation to `free`, although they have not rested long enough. `false` if there
+    /// was no generation to release.
     pub(super) fn release_early(&self, closed: &mut Closed, free: &Words) -> bool {
         if closed.count == 0 {
             self.close_current(closed, 0);
@@ -191,13 +196,15 @@ impl PortQuarantine {
         self.release_oldest(closed, free)
     }
 
-    /// Releases what overtaken givers have left in generations that are not in use.
+    /// Moves all ports of all generations to `free`. A thread may have added a port to a generation that another thread
+    /// has just released. Otherwise, that port would stay there until the generation is used again.
     pub(super) fn release_stragglers(&self, free: &Words) {
         self.generations
             .iter()
             .for_each(|generation| move_all(generation, free));
     }
 
+    /// Moves the ports of the oldest closed generation to `free`. `false` if there is none.
     fn release_oldest(&self, closed: &mut Closed, free: &Words) -> bool {
         closed
             .pop()
@@ -207,12 +214,12 @@ impl PortQuarantine {
 
     /// Closes the current generation at `now_s`, unless it is empty, and opens an unused one.
     fn close_current(&self, closed: &mut Closed, now_s: u64) {
-        if self.given.swap(0, Ordering::Relaxed) == 0 {
+        if self.added.swap(0, Ordering::Relaxed) == 0 {
             return;
         }
         let current = self.current.load(Ordering::Relaxed) % GENERATIONS;
         if closed.count == GENERATIONS - 1 {
-            // All generations are in use: the two oldest become one, which rests as long as the younger of them.
+            // All generations are in use. So the oldest joins the next one, and rests until that one is released.
             if let Some((oldest, _)) = closed.pop() {
                 move_all(
                     &self.generations[oldest],

@@ -37,7 +37,7 @@ impl Running {
         let JoiningSip {
             numbering,
             run,
-            saved_at,
+            place_id,
             link,
         } = joining;
         let Some(mut sip) = self.sip() else {
@@ -58,7 +58,7 @@ impl Running {
             transactions: Arc::default(),
         };
         let log = sip.log.as_ref();
-        let sends_bindings = log.is_none_or(|log| log.place_id() != saved_at);
+        let sends_bindings = log.is_none_or(|log| log.place_id() != place_id);
         self.run_step_on_all(|done| SipUpgradeStep::HandOver {
             other_process: other_process.clone(),
             sends_bindings,

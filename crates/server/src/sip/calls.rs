@@ -61,8 +61,11 @@ pub(super) struct CallControl {
     /// Whether a trunk has a limit of calls.
     limits_trunks: bool,
     reporter: Reporter,
+    /// Limits the lines "call ended" about calls that the proxy refuses before it has tried a target.
     refused_lines: LineLimit,
+    /// Limits the lines "call refused" about calls that exceed a limit, or that are to a forbidden number.
     limit_lines: LineLimit,
+    /// Refused calls, in the order of [`CALL_REFUSALS`].
     pub(super) refused: [u64; CALL_REFUSALS.len()],
 }
 
@@ -89,7 +92,7 @@ impl CallControl {
         }
     }
 
-    /// New settings. Calls in progress stay.
+    /// Applies new settings. Calls in progress stay.
     pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         *self = CallControl {
             refused: self.refused,
@@ -108,12 +111,12 @@ impl CallControl {
         self.is_limited() || self.limits_trunks || self.records_calls()
     }
 
-    /// Dialogs that count now, of all workers, and those that have ended without a BYE.
+    /// The number of dialogs of all workers that count now, and of those that have ended without a BYE.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.shared.dialogs.len(), self.shared.dialogs.expired())
     }
 
-    /// The time of the next end of a dialog.
+    /// When the next dialog expires.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         self.shared.dialogs.next_deadline()
     }
@@ -150,7 +153,7 @@ impl CallControl {
         }
     }
 
-    /// The same, but writes a limited number of lines about refused calls.
+    /// Reports and logs a call that has ended. Writes a limited number of lines about refused calls.
     pub(super) fn call_ended(&mut self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
         self.report_end(now, record, end.by);
         if self.logs() && self.admits_line(now, record) {
@@ -166,7 +169,8 @@ impl CallControl {
         }
     }
 
-    /// Whether calls have log lines. Calls from before a reload have records, too.
+    /// Whether a call that has a record gets a log line. A reload may have switched the lines off. If no hook wants
+    /// calls, records from before it still get their lines.
     fn logs(&self) -> bool {
         self.settings.log || !self.reporter.wants_calls()
     }
@@ -228,6 +232,7 @@ impl CallControl {
         self.follows_dialogs() || !self.shared.dialogs.is_empty()
     }
 
+    /// The session timer that the proxy asks for (RFC 4028). `None` if it does not follow dialogs, or the setting is 0.
     pub(super) fn session_timer(&self) -> Option<SessionTimer> {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let expires = seconds(self.settings.session_expires);
@@ -284,15 +289,17 @@ impl CallControl {
         }
     }
 
+    /// Refuses a call that exceeds a limit. `first` is the index of the limit of concurrent calls in [`CALL_REFUSALS`].
+    /// The limit of calls per second follows it.
     fn exceeded(&mut self, now: Mono, user: &[u8], first: usize, exceeded: Exceeded) -> Denied {
-        let (place, denied) = match exceeded {
+        let (index, denied) = match exceeded {
             Exceeded::Concurrent => (first, Denied::Concurrent),
             Exceeded::Rate => (first + 1, Denied::Rate),
         };
-        self.refuse(now, user, place, denied)
+        self.refuse(now, user, index, denied)
     }
 
-    /// A trunk has sent more calls than its limits allow.
+    /// Refuses a call of a trunk that has sent more calls than its limits allow.
     pub(super) fn exceeded_by_trunk(
         &mut self,
         now: Mono,
@@ -302,15 +309,18 @@ impl CallControl {
         self.exceeded(now, trunk, FIRST_TRUNK_INDEX, exceeded)
     }
 
-    fn refuse(&mut self, now: Mono, user: &[u8], place: usize, denied: Denied) -> Denied {
-        self.refused[place] += 1;
+    /// Counts and logs a refused call. `index` is that of the reason in [`CALL_REFUSALS`]. Returns `denied`.
+    fn refuse(&mut self, now: Mono, user: &[u8], index: usize, denied: Denied) -> Denied {
+        self.refused[index] += 1;
         if self.limit_lines.may_write(now) {
-            let (user, limit) = (String::from_utf8_lossy(user), CALL_REFUSALS[place]);
+            let (user, limit) = (String::from_utf8_lossy(user), CALL_REFUSALS[index]);
             tracing::info!(?user, limit, "call refused");
         }
         denied
     }
 
+    /// Notes that the proxy forwards the first 2xx of an INVITE: the call counts until its dialog ends. `session` is
+    /// its session interval (RFC 4028), if there is one.
     pub(super) fn answered(
         &self,
         now: Mono,
@@ -324,11 +334,14 @@ impl CallControl {
             self.reporter
                 .report(&SipEvent::CallOpened(record.line(now)));
         }
+        // The ends of two calls with one identifier cannot always be told apart. So the record of the earlier call
+        // ends.
         if let Some(earlier) = self.shared.dialogs.begin(now, dialog, lifetime, counted) {
             self.closed(now, &earlier, EndedBy::Expiry.into());
         }
     }
 
+    /// Notes a 2xx to a re-INVITE or an UPDATE: the session lasts from now on (RFC 4028 §8.2).
     pub(super) fn refreshed(&self, now: Mono, dialog: DialogId, session: Option<Duration>) {
         let lifetime = self.lifetime(session);
         // The hook does not wait, and refreshes are minutes apart, so the lock is held for a moment only.
@@ -342,10 +355,12 @@ impl CallControl {
             });
     }
 
+    /// Notes the final response to a BYE. Returns the record of the call if the BYE ends it.
     pub(super) fn ended(&self, dialog: DialogId, bye: &Bye) -> Option<Box<CallRecord>> {
         self.shared.dialogs.end(dialog, bye)
     }
 
+    /// How long a dialog counts without a refresh or a BYE.
     fn lifetime(&self, session: Option<Duration>) -> DialogLifetime {
         DialogLifetime {
             session,
@@ -364,8 +379,10 @@ fn pause_between(lines: usize, until: Instant) {
 /// A limit of log lines per second.
 #[derive(Debug, Default, Clone, Copy)]
 struct LineLimit {
+    /// The second that `written` is about.
     second: u64,
     written: u32,
+    /// Lines that were left out since the last written line.
     left_out: u64,
 }
 

@@ -323,7 +323,9 @@ impl Sip {
         while ended.is_none() && self.connections.get(slot).is_some() {
             if batch == 0 {
                 let waits = bytes.len() - used + unread;
-                self.endpoint.congestion.note_stream(waits, self.left);
+                self.endpoint
+                    .congestion
+                    .note_stream(waits, self.unread_sockets);
                 self.endpoint.begin_batch();
             }
             let (length, event) = socket.receive(&mut bytes[used..], &mut out);

@@ -1,8 +1,8 @@
 //! SIP at a worker: its sockets and connections, and what happens to each message.
 //!
 //! ```text
-//!  UDP, at most 16 ──┐                       ┌── nothing that is SIP: dropped and counted
-//!  datagrams a turn  ├─> frame ─> Endpoint ──┼── STUN, keep-alives: answered here
+//!  UDP, at most 16 ──┐                       ┌── not SIP: dropped and counted
+//!  datagrams a batch ├─> frame ─> Endpoint ──┼── STUN, keep-alives: answered here
 //!  connections ──────┘                       └── messages: refused, or parsed, answered
 //!          ^                                          │
 //!          └──────── SendQueue, write buffers <───────┘   flushed before the next 16
@@ -145,7 +145,7 @@ const BATCH_MESSAGES: usize = 16;
 /// How many full batches of a socket the worker reads per wake-up.
 const MAX_READ_ROUNDS: usize = 4;
 
-/// Batches of other workers that are handled per turn, and how many may wait.
+/// The maximum of batches from other workers that one call of [`Sip::turn`] handles, and the maximum that may wait.
 const BATCHES_PER_TURN: usize = 4;
 const MAX_INBOX_BATCHES: usize = 64;
 
@@ -166,8 +166,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Time until the worker checks again whether another one has read its mailbox.
 const HELD_RETRY_TIME: Duration = Duration::from_millis(1);
 
-/// How many bytes are read from each socket, if this many are ready.
-fn share_of(ready: usize) -> usize {
+/// The maximum of bytes that one read of a connection takes, if `ready` sockets are ready.
+fn read_limit_of(ready: usize) -> usize {
     (MAX_TOTAL_READ_BYTES / ready.max(1)).clamp(MIN_READ_BYTES, MAX_READ_BYTES)
 }
 
@@ -199,10 +199,10 @@ pub(crate) struct Sip {
     next_hop_line: Mono,
     /// Until then, no further log line about a client that is no node of the cluster.
     node_line: Mono,
-    /// Bytes that one read of a connection takes in this turn.
-    share: usize,
-    /// Sockets of this turn that are not read yet.
-    left: usize,
+    /// The maximum of bytes that one read of a connection takes in this turn.
+    read_limit: usize,
+    /// How many of the ready sockets have not been read yet in this turn.
+    unread_sockets: usize,
     /// When listeners accept again after a lack of descriptors.
     accept_again: Option<Mono>,
     /// When the server began to drain.
@@ -211,8 +211,8 @@ pub(crate) struct Sip {
     drain_again: Option<Mono>,
     /// The sockets keep ICMP errors.
     keeps_errors: bool,
-    /// Messages for another worker wait here until it has read its mailbox.
-    held: bool,
+    /// A batch for another worker waits here until that worker has read its mailbox.
+    has_held_batch: bool,
     /// The stage of an upgrade.
     stage: UpgradeStage,
 }
@@ -263,13 +263,13 @@ impl Sip {
             handshakes_ns: 0,
             next_hop_line: Mono(0),
             node_line: Mono(0),
-            share: MAX_READ_BYTES,
-            left: 0,
+            read_limit: MAX_READ_BYTES,
+            unread_sockets: 0,
             accept_again: None,
             draining_since: None,
             drain_again: None,
             keeps_errors: false,
-            held: false,
+            has_held_batch: false,
             stage: UpgradeStage::default(),
         })
     }
@@ -279,7 +279,7 @@ impl Sip {
         Arc::clone(&self.endpoint.sip_config.routes)
     }
 
-    /// Takes bindings of an earlier run, which are saved from now on.
+    /// Takes the bindings of an earlier run. From now on, their changes are saved too.
     fn restore(&mut self, kept: WorkerBindings) {
         self.endpoint.restore(kept);
     }
@@ -294,14 +294,14 @@ impl Sip {
         self.endpoint.filter.can_write_unprivileged()
     }
 
-    /// The sockets that it listens on.
+    /// The listening sockets of this worker.
     pub(crate) fn listening(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let plain = self.listeners.iter();
         let plain = plain.flat_map(|listener| [listener.udp.as_fd(), listener.tcp.as_fd()]);
         plain.chain(self.streams.iter().map(|listener| listener.socket.as_fd()))
     }
 
-    /// Has the poller report all listeners.
+    /// Registers all listeners with the poller.
     pub(crate) fn watch(&self, poller: &Poller) -> std::io::Result<()> {
         for (number, listener) in (0..).zip(&self.listeners) {
             let token = Token::Sip(SipToken::Datagrams(number)).as_u64();
@@ -373,13 +373,15 @@ impl Sip {
         self.endpoint.late_answers.push_back(answer);
     }
 
-    /// New settings.
+    /// Applies new settings.
     pub(crate) fn apply_settings(&mut self, sip_config: Arc<SipConfig>) {
         self.stage.keeps_connections &= sip_config.draining || self.endpoint.follows();
         self.endpoint.apply_settings(sip_config);
     }
 
-    /// Handles due timers, and reads a limited number of bytes from each ready socket.
+    /// Does the SIP work of one wake-up of the worker; a turn has nothing to do with the protocol TURN. It handles due
+    /// timers, reads a limited number of bytes from each ready socket, and handles messages from other workers. It also
+    /// resumes requests that have waited for another thread, and posts the batches for other workers.
     pub(crate) fn turn(&mut self, poller: &Poller, mailboxes: &Mailboxes, now: turn::Now) {
         self.endpoint.now = Now {
             mono: Mono(now.mono.0),
@@ -389,10 +391,10 @@ impl Sip {
         self.handshakes_ns = 0;
         self.run_due_timers(poller);
         let mut ready = std::mem::take(&mut self.ready);
-        self.left = ready.len();
-        self.share = share_of(ready.len());
+        self.unread_sockets = ready.len();
+        self.read_limit = read_limit_of(ready.len());
         for (token, event) in ready.drain(..) {
-            self.left -= 1;
+            self.unread_sockets -= 1;
             match token {
                 SipToken::Datagrams(number) => {
                     // Errors come first. A waiting error makes the next call fail, and epoll reports it until it is
@@ -417,7 +419,7 @@ impl Sip {
         self.take_answers(poller);
         self.drain_connections();
         self.keep_errors();
-        self.held = self.endpoint.post(mailboxes, self.inbox.len());
+        self.has_held_batch = self.endpoint.post(mailboxes, self.inbox.len());
         self.endpoint.congestion.clear_streams();
         self.close_lost(poller);
         self.report_closed(poller);
@@ -451,7 +453,7 @@ impl Sip {
         ];
         let first = deadlines.into_iter().flatten().min();
         let timeout = first.map_or(Duration::MAX, |deadline| deadline.since(now));
-        if self.held || self.stage.is_waiting() {
+        if self.has_held_batch || self.stage.is_waiting() {
             timeout.min(HELD_RETRY_TIME)
         } else {
             timeout
@@ -537,10 +539,10 @@ mod tests {
 
     #[test]
     fn however_many_connections_pour_requests_in_a_turn_is_bounded() {
-        let in_all = |ready| ready * share_of(ready);
-        assert_eq!(share_of(0), MAX_READ_BYTES);
+        let in_all = |ready| ready * read_limit_of(ready);
+        assert_eq!(read_limit_of(0), MAX_READ_BYTES);
         assert_eq!(
-            (share_of(1), in_all(4)),
+            (read_limit_of(1), in_all(4)),
             (MAX_READ_BYTES, MAX_TOTAL_READ_BYTES)
         );
         assert!((4..=64).all(|ready| in_all(ready) <= MAX_TOTAL_READ_BYTES));

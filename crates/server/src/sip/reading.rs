@@ -427,8 +427,8 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        let share = self.share.min(self.scratch.len());
-        let read = match connection.stream.read(&mut self.scratch[..share]) {
+        let limit = self.read_limit.min(self.scratch.len());
+        let read = match connection.stream.read(&mut self.scratch[..limit]) {
             Ok(0) => return self.end_of_stream(slot, poller),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -436,7 +436,7 @@ impl Sip {
         };
         connection.heard = self.endpoint.now.mono;
         let flow = flow_of(connection);
-        let full = read == share;
+        let full = read == limit;
         let unread = full.then(|| connection.stream.unread().unwrap_or(0));
         let unread = unread.unwrap_or(0);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -533,7 +533,9 @@ impl Sip {
             let framed = connection.framer.next(rest, &limits);
             if batch == 0 {
                 let waits = rest.len() + unread;
-                self.endpoint.congestion.note_stream(waits, self.left);
+                self.endpoint
+                    .congestion
+                    .note_stream(waits, self.unread_sockets);
                 self.endpoint.begin_batch();
             }
             match framed {

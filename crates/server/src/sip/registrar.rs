@@ -90,6 +90,7 @@ impl Registrations {
 
     /// Takes these bindings in place of its own.
     pub(super) fn restore(&mut self, mut kept: WorkerBindings, sip_config: &SipConfig) {
+        kept.keep_until_loaded(&mut self.location);
         kept.set_limits(limits(sip_config));
         self.location = kept;
         self.refreshes.restart();
@@ -141,12 +142,14 @@ impl Registrations {
         numbering.number(key.worker(numbering.workers))
     }
 
-    /// Hands over the changes that are to be saved, and adds bindings that were read late.
-    pub(super) fn save(&mut self, now: Mono) {
-        if self.location.load_late(now) {
+    /// Sends changes to the writing thread, and adds bindings that were read late. Returns whether it has added some.
+    pub(super) fn save(&mut self, now: Mono) -> bool {
+        let has_added = self.location.load_late(now);
+        if has_added {
             self.refreshes.restart();
         }
         self.location.save(now);
+        has_added
     }
 
     /// The counters of the log, for all workers.

@@ -32,14 +32,14 @@ pub(crate) struct SipTakeover {
 
 impl SipTakeover {
     /// Begins to take over from a server that has this SIP, and workers with these numbers. `own` are those of this
-    /// process.
+    /// process. `place_id` identifies where this process saves bindings.
     ///
     /// # Errors
     /// If no descriptor or thread is left.
     pub(crate) fn begin(
         offered: OfferedSip,
         numbering: Numbering,
-        (own, saved_at): (Numbering, u64),
+        (own, place_id): (Numbering, u64),
     ) -> io::Result<(SipTakeover, JoiningSip)> {
         let (stream, theirs) = UnixStream::pair()?;
         let reader = stream.try_clone()?;
@@ -50,7 +50,7 @@ impl SipTakeover {
         let joining = JoiningSip {
             numbering: own,
             run,
-            saved_at,
+            place_id,
             link: theirs.into(),
         };
         let taking = SipTakeover {
@@ -119,7 +119,8 @@ impl InheritedSip {
         })
     }
 
-    /// Gives each worker its part of the bindings that the old process has sent, and saves them. `key` is that of addresses of record.
+    /// Gives each worker its part of the bindings that the old process has sent, and saves them. `key` is that of
+    /// addresses of record.
     pub(super) fn give_bindings(&mut self, kept: &mut [WorkerBindings], key: HashKey, now: Now) {
         if self.bindings.is_empty() {
             return;

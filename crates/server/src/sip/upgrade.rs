@@ -168,7 +168,7 @@ impl Sip {
     /// Continues a step at the end of a wake-up.
     pub(super) fn continue_step(&mut self) {
         // Messages from other workers come first.
-        if self.held || !self.inbox.is_empty() {
+        if self.has_held_batch || !self.inbox.is_empty() {
             return;
         }
         match self.stage.waiting.take() {

@@ -38,7 +38,7 @@ pub(crate) const MAX_ACCEPTS: usize = 16;
 /// Connections that may wait to be accepted, per relay.
 pub(crate) const BACKLOG: u16 = 16;
 
-/// Time for which no relay is polled after file descriptors or memory have run out.
+/// How long a relay accepts no connection after file descriptors or memory have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Timers handled per wake-up.
@@ -64,7 +64,7 @@ struct PeerConnection {
     key: ConnectionKey,
     stream: TcpConnection,
     stage: RelayStage,
-    /// It is in the list of connections to relay for.
+    /// It is in [`TcpRelays::ready`].
     is_queued: bool,
 }
 
@@ -76,13 +76,16 @@ enum RelayStage {
     Relaying(Box<Relaying>),
 }
 
-/// What happens to a connection that does not relay.
+/// What an event of a connection with a peer means, before the connection relays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// There is nothing to do.
     Nothing,
+    /// The connection with the peer is established.
     Connected,
+    /// The connection could not be established. It is removed from the table.
     Failed,
-    /// The peer has closed it before a data connection came.
+    /// The peer has closed the connection before a data connection came. It is removed from the table.
     Closed,
 }
 
@@ -111,15 +114,17 @@ pub(crate) struct TcpRelays {
     /// By the index of the engine's key.
     table: Vec<Option<Box<PeerConnection>>>,
     timers: Wheel<TICK_NS>,
-    /// Connections that have bytes to relay, perhaps.
+    /// Connections that may have bytes to relay.
     ready: Vec<ConnectionKey>,
+    /// Clients' connections that become data connections after the current batch: see [`TcpRelays::bind_later`].
     binding: Vec<(ConnectionKey, ClientPath)>,
+    /// Requests whose connections go to other workers after the current batch: see [`TcpRelays::queue_leaving`].
     leaving: Vec<MovingRequest>,
     pipes: Pipes,
     /// Connections that have a data connection.
     relaying: usize,
     descriptors: ForClients,
-    /// Time at which relays are polled again.
+    /// When the relays that [`TcpRelays::pause_accepting`] has paused accept connections again.
     accept_again: Option<Mono>,
 }
 
@@ -144,10 +149,10 @@ impl TcpRelays {
         self.relays.len()
     }
 
-    /// Takes a relay over, and watches it.
+    /// Adds a relay, whose listener the poller reports from now on.
     ///
     /// # Errors
-    /// Hands it back if it cannot be watched.
+    /// Returns the relay if the poller rejects its listener.
     pub(crate) fn insert(
         &mut self,
         relay: TcpRelay,
@@ -167,7 +172,8 @@ impl TcpRelays {
         self.relays.remove(&key)
     }
 
-    /// Dials. The result is a [`Step`] of a later event.
+    /// Opens a connection from the address of `relay` to `peer`. A later event has the result: see
+    /// [`TcpRelays::peer_ready`].
     pub(crate) fn dial(
         &mut self,
         connection: ConnectionKey,
@@ -192,7 +198,8 @@ impl TcpRelays {
         Ok(())
     }
 
-    /// The next connection that a peer has made, and the address that the peer is known by.
+    /// Accepts the next connection of a peer. Returns it with the address of the peer. For a relay of this server, that
+    /// is the advertised address.
     pub(crate) fn accept(
         &mut self,
         relay: RelayKey,
@@ -207,6 +214,7 @@ impl TcpRelays {
         Ok((stream, from))
     }
 
+    /// Fails as if descriptors had run out, if `stream` has one of the last, which clients do not get.
     fn check_descriptor(&mut self, stream: &TcpConnection) -> Result<()> {
         const EMFILE: i32 = 24;
         match self.descriptors.may_have(stream) {
@@ -255,7 +263,7 @@ impl TcpRelays {
         self.table.get_mut(key.index as usize)?.take()
     }
 
-    /// An event of a connection with a peer.
+    /// Handles an event of a connection with a peer. Returns what the engine must be told.
     pub(crate) fn peer_ready(&mut self, key: ConnectionKey, event: Event, poller: &Poller) -> Step {
         let Some(connection) = self.get(key) else {
             return Step::Nothing;
@@ -289,7 +297,7 @@ impl TcpRelays {
         }
     }
 
-    /// An event of a data connection.
+    /// Handles an event of a data connection.
     pub(crate) fn data_ready(&mut self, key: ConnectionKey, event: Event) {
         if let Some(PeerConnection {
             stage: RelayStage::Relaying(relaying),
@@ -327,10 +335,10 @@ impl TcpRelays {
         self.leaving.pop()
     }
 
-    /// Begins to relay. `kept` is what the client has sent already.
+    /// Begins to relay. `kept` has the bytes that the client has sent after its ConnectionBind request.
     ///
     /// # Errors
-    /// Hands the data connection back if there is no connection with a peer, or one of the two cannot be watched.
+    /// Returns the data connection if there is no connection with a peer, or the poller rejects one of the two.
     pub(crate) fn begin(
         &mut self,
         key: ConnectionKey,
@@ -358,8 +366,8 @@ impl TcpRelays {
         Ok(())
     }
 
-    /// Connections that may have bytes to relay, in a list to be given to [`TcpRelays::pump`] one by one. Those that
-    /// have more to do are marked again meanwhile.
+    /// Takes the list of connections that may have bytes to relay. The caller calls [`TcpRelays::pump`] for each, and
+    /// then returns the list with [`TcpRelays::put_back`].
     pub(crate) fn take_ready(&mut self, now: Mono) -> Vec<ConnectionKey> {
         for _ in 0..MAX_EXPIRIES {
             let Some(index) = self.timers.pop_due(now) else {
@@ -373,7 +381,7 @@ impl TcpRelays {
         std::mem::take(&mut self.ready)
     }
 
-    /// Gives the list back, to be used again.
+    /// Takes the list of [`TcpRelays::take_ready`] back, to use its memory again.
     pub(crate) fn put_back(&mut self, mut list: Vec<ConnectionKey>) {
         list.clear();
         if self.ready.is_empty() {
@@ -381,7 +389,9 @@ impl TcpRelays {
         }
     }
 
-    /// Relays a bounded amount of bytes in both directions. [`RelayResult::Over`] has taken the connection out.
+    /// Relays a bounded number of bytes in both directions, at most as many as `meter` allows. If more can be relayed
+    /// at once, or later, the next [`TcpRelays::take_ready`] that is due returns the connection again. After
+    /// [`RelayResult::Over`], the caller must call [`TcpRelays::close`].
     pub(crate) fn pump(
         &mut self,
         key: ConnectionKey,
@@ -422,8 +432,8 @@ impl TcpRelays {
         }
     }
 
-    /// Stops polling a relay for a while, because what it requires has run out. A connection still waits, so the poller
-    /// would report the relay again and again.
+    /// Stops polling a relay for [`ACCEPT_PAUSE`], because descriptors or memory have run out. A connection still
+    /// waits, so the poller would report the relay again and again.
     pub(crate) fn pause_accepting(&mut self, relay: RelayKey, poller: &Poller, now: Mono) {
         if let Some(relay) = self.relays.get(&relay)
             && poller.remove(&relay.listener).is_ok()
@@ -432,6 +442,7 @@ impl TcpRelays {
         }
     }
 
+    /// Polls all relays again when the pause of [`TcpRelays::pause_accepting`] is over.
     pub(crate) fn accept_again(&mut self, poller: &Poller, now: Mono) {
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;

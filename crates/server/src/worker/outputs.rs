@@ -1,4 +1,4 @@
-//! The cold path: what the engine has queued for the worker to do.
+//! Does what the engine has queued for the worker ([`Output`]): sends responses, opens relays, moves requests.
 
 use super::flows::ChannelTraffic;
 use super::log;
@@ -24,14 +24,14 @@ use turn::server::{
 };
 use turn::{ClientPath, ConnectionKey, LookupKey, Mono, RelayKey, RequestKey, Transport};
 
-/// What cannot be done while the output still borrows the engine.
+/// What the worker does after it has dropped the output, because the output borrows the engine.
 enum DeferredOutput {
     Open(Sockets),
-    /// Move the request that waits for these sockets.
+    /// Move the request that waits for these sockets, or open them here if that fails.
     Move(Sockets, Moving),
-    /// Move a request that the engine has forgotten already.
+    /// Send a request to another worker. The engine has already removed it.
     Post(Moving),
-    /// The same, and from now on have its client's datagrams delivered there (RFC 8016).
+    /// Send a request to the worker with its client's allocation, and steer the client's datagrams there (RFC 8016).
     Follow(Moving),
     NoReservation(RequestKey),
     Dial(ConnectionKey, RelayKey, SocketAddr),
@@ -43,7 +43,7 @@ impl DeferredOutput {
         DeferredOutput::Post(Moving::new(path, message, Some(user), Target::known(to)))
     }
 
-    /// What an output asks for, if it is of those that need nothing else of the worker.
+    /// What an output asks for, if the output alone says it. `None` for outputs that need other parts of the worker.
     #[cold]
     #[inline(never)]
     fn of(output: &Output<'_>) -> Option<DeferredOutput> {
@@ -152,7 +152,7 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    /// Dials for a Connect request (RFC 6062). A failure at once is reported at once.
+    /// Opens the connection with the peer for a Connect request (RFC 6062). Tells the engine if that fails at once.
     fn dial(&mut self, connection: ConnectionKey, relay: RelayKey, peer: SocketAddr) {
         let core = &mut *self.core;
         let relays = &core.opener.relays;
@@ -167,7 +167,7 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    /// A request that another worker moved here: it is handled as if it had arrived here, and is not moved again.
+    /// Handles a request that another worker has moved here, as if it had arrived here. It is not moved again.
     pub(crate) fn request_placed(&mut self, placed: &PlacedRequest) {
         let PlacedRequest {
             path,
@@ -175,13 +175,13 @@ impl Session<'_, '_, '_> {
             user,
             is_new,
         } = placed;
-        // The verdict can only be that it has been handled, or was no request: it is one that the other engine knew.
+        // The verdict has no datagram to relay, because the other engine has already parsed the message as a request.
         let _ = self
             .core
             .engine
             .handle_moved(self.core.now, path, bytes, user.as_ref());
         self.drain_outputs();
-        // Before the response leaves, which is when this session ends.
+        // The placement learns the result before the response leaves, which is at the end of this session.
         let alive = self.core.engine.has_allocation(&path.five_tuple);
         self.core.placement.record_result(path, *is_new, alive);
         self.core.counters.requests_taken += 1;
@@ -245,7 +245,7 @@ impl Session<'_, '_, '_> {
                 deadline,
             } => self.core.offload(&channel, own_relay, deadline),
             Output::StopOffload { channel } => self.core.stop_offload(&channel),
-            ref output => note(
+            ref output => apply_output(
                 output,
                 self.core.now.mono,
                 (&mut self.core.opener, &mut self.core.counters),
@@ -294,7 +294,8 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    /// If the mailbox is full, the request is lost like a datagram, and the client retransmits it.
+    /// Sends a request to another worker, which may be one of the old process during an upgrade. If the mailbox is
+    /// full, the request is lost like a datagram, and the client retransmits it.
     fn post_request(&mut self, moving: Moving) {
         let Moving { placed, target } = moving;
         let path = placed.path;
@@ -396,15 +397,15 @@ impl Session<'_, '_, '_> {
 }
 
 impl Core {
-    /// Has the kernel relay a channel, if it takes it.
+    /// Offloads a channel to the kernel, if BPF programs relay.
     fn offload(&mut self, channel: &OffloadedChannel, own_relay: bool, deadline: Mono) {
-        // A relay of the other process is reached by the network, which a flow to an own relay does not do.
+        // A flow to a relay of this server does not use the network. A relay of the other process needs the network.
         if own_relay && self.opener.relays.relay_of_other(channel.peer).is_some() {
             return self.stop_offload(channel);
         }
         if let Some(flows) = &mut self.flows {
             let carried = flows.offload(channel, own_relay, deadline, &mut self.counters);
-            self.fold(channel, carried);
+            self.count_offloaded(channel, carried);
         }
     }
 
@@ -412,12 +413,12 @@ impl Core {
     fn stop_offload(&mut self, channel: &OffloadedChannel) {
         if let Some(flows) = &mut self.flows {
             let carried = flows.stop_offload(channel);
-            self.fold(channel, carried);
+            self.count_offloaded(channel, carried);
         }
     }
 
-    /// Counts for the allocation what the kernel has relayed.
-    fn fold(&mut self, channel: &OffloadedChannel, carried: ChannelTraffic) {
+    /// Adds what the kernel has relayed to the traffic of the allocation.
+    fn count_offloaded(&mut self, channel: &OffloadedChannel, carried: ChannelTraffic) {
         if carried != ChannelTraffic::default() {
             let ChannelTraffic { to_peer, to_client } = carried;
             self.engine
@@ -462,9 +463,9 @@ fn queue_message<'buf>(
     }
 }
 
-/// Does what concerns one part of the worker only.
+/// Applies an output to the connections, the relays or the placement of the worker. Nothing of it remains to be done.
 #[inline(never)]
-fn note(
+fn apply_output(
     output: &Output<'_>,
     now: Mono,
     (opener, counters): (&mut Opener, &mut Counters),
@@ -505,6 +506,7 @@ fn note(
     }
 }
 
+/// The message that claims the reservation of a token at another worker.
 fn claim(
     from: u16,
     request: RequestKey,
@@ -521,7 +523,7 @@ fn claim(
     }
 }
 
-/// Asks the worker that the token names. Returns whether it will answer.
+/// Sends a claim to the worker that the token names. `false` if that is this worker, or the claim cannot be posted.
 fn post_claim(mailboxes: &Mailboxes, worker: u16, token: [u8; 8], claim: WorkerMessage) -> bool {
     let other = u16::from(token[0]);
     other != worker && mailboxes.post(other, claim).is_ok()
@@ -552,12 +554,12 @@ fn sockets(
     hooks: &WorkerHooks,
     client: &ClientIdentity<'_>,
 ) -> Sockets {
-    const NOBODY: RelayKey = RelayKey {
+    const NO_RELAY: RelayKey = RelayKey {
         index: 0,
         generation: 0,
     };
     let unused = RelayRequest {
-        key: NOBODY,
+        key: NO_RELAY,
         transport: RelayTransport::Udp,
         family: stun::AddressFamily::V4,
         port: PortRequest::Any,

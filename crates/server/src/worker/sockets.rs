@@ -88,7 +88,7 @@ const _: () = assert!(size_of::<Option<RelaySocket>>() <= 48);
 /// Slots that are made at once: growing copies nothing, and makes no room that is not needed soon.
 const CHUNK_SLOTS: usize = 64;
 
-/// The worker's relays by the slot of their key; a key of an earlier tenant of the slot finds nothing.
+/// The worker's relays by the slot of their key. A key of an earlier relay in the slot finds nothing.
 #[derive(Debug, Default)]
 pub(crate) struct RelayTable {
     chunks: Vec<Box<[Option<RelaySocket>]>>,

@@ -1,8 +1,9 @@
 //! One registration binding, packed.
 
-use sip::Mono;
+use sip::{Mono, Uri};
 
 use crate::flow::{FLOW_LEN, FlowId};
+use crate::registrar::is_same_instance;
 
 /// Bytes of the User-Agent that a binding keeps.
 pub const MAX_AGENT: usize = 32;
@@ -247,11 +248,17 @@ impl Binding {
         self.expires <= now
     }
 
-    /// Whether both have the same contact, or the same instance and reg-id (RFC 5626 §6).
+    /// Whether both are bindings of one flow (RFC 5626 §6), or of one contact (RFC 3261 §10.3 step 7). The registrar
+    /// replaces the older one of two such bindings.
     pub(super) fn is_of_same_phone(&self, other: &Binding) -> bool {
-        let is_same_flow =
-            self.reg_id != 0 && self.reg_id == other.reg_id && self.instance() == other.instance();
-        is_same_flow || self.uri() == other.uri()
+        match (self.reg_id, other.reg_id) {
+            (0, 0) => {
+                self.uri() == other.uri()
+                    || Uri::parse(self.uri()).is_ok_and(|uri| Uri::parse(other.uri()) == Ok(uri))
+            }
+            (one, same) if one == same => is_same_instance(self.instance(), other.instance()),
+            _ => false,
+        }
     }
 
     /// Bytes of its texts.

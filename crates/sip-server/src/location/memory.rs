@@ -13,7 +13,7 @@ const TICK_NS: u64 = 1_000_000_000;
 /// How many bindings there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bindings of one address of record: a user's phones, and what they left behind when they crashed. Default 10.
+    /// Bindings of one address of record, with those that crashed phones have left behind. Default 10.
     pub per_user: usize,
     /// Bindings in all. Default 1,000,000.
     pub total: usize,
@@ -36,18 +36,21 @@ pub struct MemoryLocation {
     /// Indices of records, by the keys of their addresses.
     table: HashTable<u32>,
     records: Vec<Record>,
+    /// Indices of records that are free.
     free: Vec<u32>,
-    /// One timer for each record: the earliest of its bindings' ends.
+    /// One timer for each record: the earliest expiry of its bindings.
     wheel: Wheel<TICK_NS>,
     bindings: usize,
     /// The revision of the latest change.
     revision: u64,
 }
 
-/// An address of record with at least one binding, or a place that is free.
+/// An address of record with at least one binding, or a free slot.
 #[derive(Debug, Default)]
 struct Record {
+    /// The hash of the address ([`AorKey`]).
     key: u64,
+    /// The revision of its latest change.
     revision: u64,
     aor: Box<[u8]>,
     bindings: Vec<Binding>,
@@ -63,7 +66,7 @@ pub struct Removed {
 }
 
 impl MemoryLocation {
-    /// Without bindings. The key is that of all workers and runs.
+    /// A location without bindings. `key` must be the same for all workers and runs.
     #[must_use]
     pub fn new(key: HashKey, limits: Limits) -> MemoryLocation {
         MemoryLocation {
@@ -78,12 +81,12 @@ impl MemoryLocation {
         }
     }
 
-    /// Other limits. Bindings that are there stay.
+    /// Sets other limits. Existing bindings stay.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Bindings that are there, with those whose end has come and not been seen yet.
+    /// The number of bindings. It includes expired ones that [`MemoryLocation::expire`] has not removed yet.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.bindings
@@ -95,7 +98,7 @@ impl MemoryLocation {
         self.bindings == 0
     }
 
-    /// Addresses of record with bindings.
+    /// The number of addresses of record with bindings.
     #[must_use]
     pub fn addresses(&self) -> usize {
         self.table.len()
@@ -164,8 +167,8 @@ impl MemoryLocation {
         }
     }
 
-    /// Puts an address's bindings in place of those that are there, without a limit: they were accepted by an earlier
-    /// run.
+    /// Replaces the bindings of an address. The limits do not apply, because an earlier run has accepted the new
+    /// bindings.
     pub fn restore(&mut self, aor: &Aor, bindings: Vec<Binding>) {
         let key = self.hash.of(aor);
         if bindings.is_empty() && self.index_of(key, aor.as_bytes()).is_none() {
@@ -180,15 +183,17 @@ impl MemoryLocation {
         self.update_timer_or_free(index);
     }
 
-    /// Adds the bindings of an earlier run that were read late. A phone that has registered since then keeps its new
-    /// binding: the one with the same contact, or with the same instance and reg-id (RFC 5626 §6). There is no limit, as
-    /// for [`MemoryLocation::restore`].
-    pub fn merge(&mut self, aor: &Aor, mut earlier: Vec<Binding>) {
+    /// Adds the bindings of an earlier run that were read late. A phone that has registered since then keeps its newer
+    /// binding. There is no limit, as for [`MemoryLocation::restore`]. Returns whether there were newer bindings.
+    pub fn merge(&mut self, aor: &Aor, mut earlier: Vec<Binding>) -> bool {
+        let mut has_newer = false;
         if let Found::Bindings(_, newer) = self.find(aor) {
+            has_newer = !newer.is_empty();
             earlier.retain(|binding| !newer.iter().any(|newer| newer.is_of_same_phone(binding)));
             earlier.extend_from_slice(newer);
         }
         self.restore(aor, earlier);
+        has_newer
     }
 
     fn index_of(&self, key: AorKey, aor: &[u8]) -> Option<u32> {
@@ -198,7 +203,7 @@ impl MemoryLocation {
         self.table.find(key.0, is_same).copied()
     }
 
-    /// The record of an address, made if there is none.
+    /// The index of the record of an address. Adds an empty record if there is none.
     fn index_or_new(&mut self, key: AorKey, aor: &[u8]) -> u32 {
         if let Some(index) = self.index_of(key, aor) {
             return index;
@@ -225,7 +230,7 @@ impl MemoryLocation {
         index
     }
 
-    /// Sets the timer of a record that was changed, or frees it.
+    /// Sets the timer of a changed record to the first expiry of its bindings. Frees the record if it has no binding.
     fn update_timer_or_free(&mut self, index: u32) {
         let record = &mut self.records[index as usize];
         let earliest = record.bindings.iter().map(Binding::expires).min();
@@ -242,7 +247,7 @@ impl MemoryLocation {
         }
     }
 
-    /// Whether the changes can be made to these bindings, and how many there are then.
+    /// Checks whether the changes fit `before` and the limits. Returns how many bindings the address has then.
     fn check(&self, before: &[Binding], changes: &[Change]) -> Result<usize, ChangeError> {
         let (mut removed, mut added) = (0, 0);
         for change in changes {

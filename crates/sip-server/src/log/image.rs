@@ -4,9 +4,10 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use sip::{HashKey, Now};
 
+use super::journal::Persistent;
 use super::record::{State, claimed_len, split};
 use super::{HEADER_LEN, StateError, header};
-use crate::location::{Binding, MemoryLocation};
+use crate::location::{Binding, Found, Location as _, MemoryLocation};
 use crate::{Aor, AorHash};
 
 /// What was found in a log.
@@ -20,8 +21,8 @@ pub struct Report {
     pub cut: u64,
 }
 
-/// Which record of each address is the last. An address is known by a keyed hash of 128 bits, so that nothing need be
-/// compared.
+/// The place of the last record of each address. A keyed hash of 128 bits identifies the address, so that addresses are
+/// neither stored nor compared.
 #[derive(Debug)]
 pub(super) struct LatestRecords {
     keys: [HashKey; 2],
@@ -41,7 +42,7 @@ impl LatestRecords {
         high << 64 | low
     }
 
-    /// A later record of the address is at this place.
+    /// Notes that a later record of the address is at this place.
     pub(super) fn note(&mut self, aor: &[u8], place: u64) {
         let key = self.key(aor);
         let is_same = |(other, _): &(u128, u64)| *other == key;
@@ -97,7 +98,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Of records without a header, as a [`Journal`](super::Journal) has them.
+    /// Makes an image of records without a header, as a [`Journal`](super::Journal) has them.
     #[must_use]
     pub fn of_records(records: &[u8], key: HashKey) -> Image {
         Image::new([&header()[..], records].concat(), key)
@@ -134,7 +135,7 @@ impl Image {
         }
     }
 
-    /// The bytes that it would have with the last record of each address alone, about.
+    /// About how many bytes the log would have if it had only the last record of each address.
     pub(super) fn compact_len(&self) -> u64 {
         let addresses = self.latest.places.len() as u64;
         let share = u128::from(self.len()) * u128::from(addresses);
@@ -153,14 +154,23 @@ impl Image {
         self.bytes.len() as u64 - self.report.cut
     }
 
+    /// All records, without the header of the log and its torn end.
+    #[must_use]
+    pub fn records(&self) -> &[u8] {
+        self.bytes
+            .get(HEADER_LEN..self.len() as usize)
+            .unwrap_or_default()
+    }
+
     /// Whether there is no record.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.report.records == 0
     }
 
-    /// Loads the bindings of the addresses that `hash` gives to `worker`, one of `workers`. Expired bindings are left
-    /// out. Returns how many of their records had malformed bindings. Other damage is in the [`Report`].
+    /// Loads the bindings of the addresses that `hash` gives to one worker. `place` is the number of this worker, and
+    /// the number of all workers. Expired bindings are left out. Returns how many of their records had malformed
+    /// bindings. Other damage is in the [`Report`].
     pub fn load(
         &self,
         now: Now,
@@ -173,19 +183,29 @@ impl Image {
         })
     }
 
-    /// The same for a location that has newer bindings: see [`MemoryLocation::merge`].
+    /// Adds bindings that were read late to a location that has newer ones: see [`MemoryLocation::merge`]. Records the
+    /// addresses that have both. The arguments and the result are those of [`Image::load`].
     pub fn merge(
         &self,
         now: Now,
         hash: &AorHash,
         place: (u16, u16),
-        location: &mut MemoryLocation,
+        location: &mut Persistent,
     ) -> u64 {
         self.for_each(now, hash, place, |aor, bindings| {
-            location.merge(aor, bindings);
+            let Persistent { memory, journal } = location;
+            let has_newer = memory.merge(aor, bindings);
+            if let Found::Bindings(_, bindings) = memory.find(aor)
+                && has_newer
+            {
+                // If the journal is full, the next change of the address saves both.
+                let _ = journal.record(now, aor, bindings);
+            }
         })
     }
 
+    /// Calls `take` with each address of the worker, and with the bindings in its last record. Returns how many of
+    /// these records had malformed bindings.
     fn for_each(
         &self,
         now: Now,

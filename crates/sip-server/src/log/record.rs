@@ -217,7 +217,7 @@ impl<'a> State<'a> {
         Ok(false)
     }
 
-    /// The bindings as they are in the record, until one is not in the format.
+    /// The bindings in the record, also those that have ended. Stop at the first error: what follows it has no meaning.
     pub(super) fn parts(
         &self,
         now: Now,

@@ -1,4 +1,4 @@
-//! The states in a batch, for a database that has a row for each address of record.
+//! Splits a batch of records into the states of addresses of record, for a database with a row per address.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub struct AddressState<'a> {
     pub record: &'a [u8],
 }
 
-/// The last state of each address in these records, in no order. Damaged records are left out.
+/// The last state of each address in these records, in any order. Damaged records are left out.
 #[must_use]
 pub fn latest_states(records: &[u8]) -> Vec<AddressState<'_>> {
     let mut latest: HashMap<&[u8], AddressState<'_>> = HashMap::new();
@@ -42,7 +42,7 @@ pub fn latest_states(records: &[u8]) -> Vec<AddressState<'_>> {
 }
 
 fn read<'a>(state: &'a [u8], record: &'a [u8]) -> Option<AddressState<'a>> {
-    // Then points of the monotonic clock are nanoseconds since 1970.
+    // With this epoch, the times of a record are nanoseconds since 1970.
     let epoch = Now {
         mono: Mono(0),
         unix_s: 0,

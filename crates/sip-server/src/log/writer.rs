@@ -174,6 +174,19 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
+    /// Removes all records: they are saved elsewhere.
+    ///
+    /// # Errors
+    /// Those of the storage. The records are still there then.
+    pub fn clear(&mut self) -> io::Result<()> {
+        self.storage.truncate(HEADER_LEN as u64)?;
+        self.len = HEADER_LEN as u64;
+        self.compact_len = self.len;
+        self.is_torn = false;
+        self.compaction = None;
+        self.sync()
+    }
+
     /// When to call [`Log::run`] next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Mono> {

@@ -32,7 +32,7 @@ use crate::flow::{FlowAvailability, FlowId, MAX_TOKEN};
 const MAX_FORWARDS: u8 = 70;
 
 impl Proxy {
-    /// What the copies of a request are made from.
+    /// The base of all copies of a request: the request with the changes that all copies share.
     pub(super) fn base_of(
         &mut self,
         stack: &Stack<'_>,
@@ -105,7 +105,7 @@ impl Proxy {
         })
     }
 
-    /// What decides where a request goes (RFC 5393 §4.2.1).
+    /// A hash of everything that decides where a request goes, to detect loops (RFC 5393 §4.2.1).
     pub(super) fn loop_check(
         &mut self,
         stack: &Stack<'_>,
@@ -162,7 +162,8 @@ impl Proxy {
             Some(flow) => Some(self.live_flow(now, stack, flow)?),
             None => None,
         };
-        // Where the contact takes a new connection, requests of the dialog go by that as well.
+        // If the connection of the flow is closed, the request goes to the contact by a new connection. Then so do the
+        // requests of the dialog: see `without_flow` in `outgoing_route`.
         let is_usable = |flow: &FlowId| {
             let mut connection = flow.flow.connection.into_iter();
             target.only_by_flow || connection.all(|key| stack.engine.is_open(key))
@@ -172,8 +173,8 @@ impl Proxy {
             let route = self.node_route(now, base, message, (&target.uri, &target.path));
             way.new_routes = vec![route.into()];
         }
-        // RFC 3261 §16.6 step 7, RFC 7118 §9.2: a SIPS request goes by TLS only. Without TLS, a flow is as good as
-        // none.
+        // RFC 3261 §16.6 step 7, RFC 7118 §9.2: a SIPS request goes by TLS only. A flow without TLS counts as
+        // no flow.
         let is_sips = starts_with_sips(&way.uri) || starts_with_sips(&way.destination());
         let is_insecure = |flow: &FlowId| is_sips && !flow.flow.transport.is_secure();
         if target.only_by_flow && flow.as_ref().is_some_and(is_insecure) {
@@ -244,8 +245,8 @@ impl Proxy {
         let side = copy.relayed.map(|relayed| relayed.to);
         let from = &base.from.flow;
         if let Some(scheme) = scheme {
-            // If another worker's connection turns out to be gone, the request goes where the contact leads, and so
-            // does the dialog.
+            // If the connection of another worker is closed, the request goes to the address of the contact. The
+            // requests of the dialog then do the same.
             let without_flow = match target.near {
                 Some(node) if target.is_node => Token::Node(node),
                 near => near.map_or(Token::Pass, Token::Near),
@@ -254,7 +255,7 @@ impl Proxy {
             let phone = base.callee.filter(|_| target.is_phone());
             let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));
             let said = |token| TokenContent { token, side, phone };
-            // One value is enough, unless it has to say what each side needs.
+            // If neither value says anything about its side, one value is enough.
             let both_pass = base.is_trunk && token == Token::Pass && side.is_none();
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
@@ -283,7 +284,7 @@ impl Proxy {
         })
     }
 
-    /// A phone as a token of a request has it.
+    /// What the token in Record-Route says about a phone.
     fn phone_of(&self, (aor, hash): KnownPhone, base: &Base, call_id: &[u8]) -> Phone {
         Phone {
             aor,
@@ -295,7 +296,7 @@ impl Proxy {
         }
     }
 
-    /// A flow as it is in this run of the server, known to the engine.
+    /// Translates a flow to this run of the server, and makes it known to the engine. Fails if the flow is gone.
     fn live_flow(
         &self,
         now: Mono,
@@ -398,7 +399,7 @@ impl RouteScheme {
     }
 }
 
-/// Where the user of a route is written.
+/// Buffers for the user parts of the URIs in Record-Route and Path.
 struct Users {
     dialog: [u8; MAX_USER],
     without_flow: [u8; MAX_USER],
@@ -430,26 +431,27 @@ struct Copy<'c> {
 /// Why a copy was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyError {
-    /// The request cannot be changed as it must be.
+    /// The request cannot be parsed, or the copy cannot be written.
     Malformed,
     /// The flow has failed.
     FlowGone,
     /// The request must use TLS (RFC 3261 §26.2.2), and its flow does not.
     FlowWithoutTls,
-    /// The media relay has not taken the offer.
+    /// The media relay has not rewritten the offer.
     NoMedia,
-    /// It leads nowhere, or there is no room.
+    /// The target leads nowhere, or too many requests are in progress.
     Dispatch(DispatchError),
 }
 
 /// Where a copy goes (RFC 3261 §16.6 steps 2, 6 and 7).
 struct CopyRoute {
+    /// The Request-URI.
     uri: Box<[u8]>,
-    /// The URI that it is sent to; the target if there is none.
+    /// The URI that the copy is sent to; the Request-URI if there is none.
     next_hop: Option<Box<[u8]>>,
-    /// Route values in front of those that are there.
+    /// Route values to insert before those of the message.
     new_routes: Vec<Box<[u8]>>,
-    /// They are all that is left of Route.
+    /// `new_routes` replaces the Route values of the message.
     is_rewritten: bool,
 }
 
@@ -478,6 +480,7 @@ impl CopyRoute {
         top.is_some_and(|route| starts_with_sips(route.uri))
     }
 
+    /// The route to this target. Prepares the copy for a strict router if the next hop is one.
     fn of(message: &Message<'_>, target: &Target) -> CopyRoute {
         let mut way = CopyRoute {
             uri: target.uri.clone(),
@@ -539,13 +542,13 @@ pub(super) fn write_list<'r>(
     }
 }
 
-/// Every request that is forwarded has one, an ACK too (RFC 5393 §5.3.3).
+/// The header line Max-Breadth. Every forwarded request has one, also an ACK (RFC 5393 §5.3.3).
 fn breadth_line(breadth: u32) -> Vec<u8> {
     let mut digits = [0; 10];
     [b"Max-Breadth: ", decimal(breadth, &mut digits), b"\r\n"].concat()
 }
 
-/// Whether P-Asserted-Identity may be sent to a target (RFC 3325 §5): it leads to a trunk.
+/// Whether P-Asserted-Identity may be sent to a target (RFC 3325 §5): it is a trunk or another node of the cluster.
 fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
     if target.hop.is_some() || target.is_node {
         return true;
@@ -561,9 +564,9 @@ fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
     }
 }
 
-/// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count: nearly all calls of users have
-/// them, and requests within dialogs come before calls. `in_dialog`: the token in Route proves the dialog. A To tag is
-/// not enough, because anybody can make one up.
+/// The priority class of the copies at an overloaded next hop (RFC 7339 §5.10.1). Credentials do not count: nearly all
+/// calls of users have them, and requests within dialogs come before calls. `in_dialog`: the token in Route proves the
+/// dialog. A To tag is not enough, because anybody can make one up.
 fn class_of(method: Method<'_>, in_dialog: bool, uri: &[u8]) -> Class {
     match method {
         Method::Ack | Method::Cancel => Class::Finishing,
@@ -616,7 +619,7 @@ fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> b
         || message.has(HeaderKind::RecordRoute) && is_gruu()
 }
 
-/// What an ACK is copied by: it has no context.
+/// The base for the copies of an ACK, which has no context.
 pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> Base {
     Base {
         bytes: bytes.into(),

@@ -15,7 +15,7 @@ use super::target::{Target, group_len};
 use super::{Proxy, Stack, trunk};
 use crate::calls::AttemptFailure;
 
-/// Branches that a mark can name.
+/// The maximum number of branches: a mark has 8 bits for the number of a branch.
 const MAX_BRANCHES: usize = 255;
 
 /// How many targets the largest group has.
@@ -30,13 +30,14 @@ pub(super) fn largest_group(targets: &VecDeque<Target>, forking: Forking) -> usi
     largest_group
 }
 
-/// The status code for a copy that was not sent.
+/// The status code that counts as the response to a copy that was not sent. `is_binding`: the target is a binding, and
+/// no other node has sent the request. A failed flow then gives 480: user agents should not get 430 (RFC 5626 §11.5).
 const fn code_of(error: &CopyError, is_binding: bool) -> u16 {
     match error {
         CopyError::Malformed => 400,
         CopyError::FlowGone if is_binding => 480,
         CopyError::FlowGone => 430,
-        // The flow works: 430 would end its binding.
+        // The flow works. After a 430, the server that has sent the request would remove its bindings.
         CopyError::FlowWithoutTls => 480,
         CopyError::NoMedia | CopyError::Dispatch(DispatchError::Full) => 503,
         // RFC 3261 §21.4.14.
@@ -45,7 +46,7 @@ const fn code_of(error: &CopyError, is_binding: bool) -> u16 {
 }
 
 impl Proxy {
-    /// Sends copies to the next group; ends the context if there is none.
+    /// Sends copies to the next group of targets; ends the context if no target is left.
     pub(super) fn launch(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
         loop {
             let Some(context) = self.contexts.get(key) else {
@@ -112,6 +113,8 @@ impl Proxy {
         }
     }
 
+    /// Sends a copy to each target of a group. These copies share Max-Breadth with the phones that may still register
+    /// after a push notification.
     fn launch_group(
         &mut self,
         now: Mono,
@@ -143,7 +146,7 @@ impl Proxy {
         self.launch_branch(now, stack, key, base, (target, breadth), None);
     }
 
-    /// The same. If its media go through a relay, and the session is there already, that is `media`.
+    /// Like [`Proxy::launch_one`]. `media` is the session at the media relay, if there is one already.
     pub(super) fn launch_branch(
         &mut self,
         now: Mono,
@@ -160,7 +163,7 @@ impl Proxy {
                 return;
             };
             next = match self.offer_for(now, stack, (key, number), base, copy) {
-                // It goes on when the relay has answered.
+                // The branch goes on when the media relay has responded.
                 Err(NoOffer::Waits) => return,
                 relayed => {
                     let copy = (number, target, breadth);
@@ -272,8 +275,8 @@ impl Proxy {
         has_other
     }
 
-    /// The same, but never ends the group. The caller calls [`Proxy::branch_ended`] after it has done this for all
-    /// failed branches.
+    /// Like [`Proxy::try_other_flow`], but never ends the group. The caller calls [`Proxy::branch_ended`] after it has
+    /// done this for all failed branches.
     pub(super) fn send_by_other_flow(
         &mut self,
         now: Mono,
@@ -306,7 +309,8 @@ impl Proxy {
         true
     }
 
-    /// If the time of the group is over: the phones have rung long enough, or the address of a trunk has not responded.
+    /// Ends the group if its time is over: the phones have rung long enough, or the address of a trunk has not
+    /// responded.
     pub(super) fn group_timeout(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
         let context = self.contexts.get(key);
         let until = context.and_then(|it| it.group_until.take_if(|until| *until <= now));

@@ -1,5 +1,5 @@
-//! The dialogs of subscriptions: the To tag names worker and subscription, and the beginning of each NOTIFY is always
-//! the same.
+//! The dialogs of subscriptions. The To tag of a request shows the worker and the subscription. All NOTIFY requests of
+//! a subscription have the same first lines.
 
 use sip::build::{BuildError, Builder, Part, request_of_uas};
 use sip::engine::NewRequest;
@@ -8,22 +8,26 @@ use sip::{HashKey, Message, Method, Spans};
 
 /// Bytes of a tag: a mark, then worker (16 bits), slot (32), generation (32) and MAC (64) in hexadecimal digits.
 pub(super) const TAG_LEN: usize = 1 + 2 * SIGNED;
+/// Bytes that a tag has in digits: worker, slot, generation, and the MAC.
 const SIGNED: usize = 2 + 4 + 4 + 8;
-/// No other tag of this server begins so and has this length.
+/// The first byte of a tag. No other tag of this server has this first byte and this length.
 const MARK: u8 = b'n';
 
-/// Which subscription a dialog is of.
+/// Identifies the subscription of a dialog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct SubscriptionId {
     pub(super) worker: u16,
     pub(super) slot: u32,
     pub(super) generation: u32,
 }
 
-/// Makes and reads tags. A MAC covers Call-ID and the tag of the subscriber: nobody can make a tag up.
+/// Makes and reads the tags of this server. A MAC covers the subscription, the Call-ID and the subscriber's tag, so
+/// nobody can forge a tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tags {
+    /// For the MAC of a tag.
     key: HashKey,
+    /// For the MACs of the Call-ID and of the subscriber's tag, which the MAC of a tag covers.
     ends: HashKey,
 }
 
@@ -37,20 +41,21 @@ impl Tags {
         }
     }
 
-    fn mac(&self, name: &[u8; SIGNED - 8], call_id: &[u8], from_tag: &[u8]) -> u64 {
+    /// The MAC of a subscription's ID, the Call-ID and the subscriber's tag.
+    fn mac(&self, id: &[u8; SIGNED - 8], call_id: &[u8], from_tag: &[u8]) -> u64 {
         let mut signed = [0; SIGNED + 8];
-        signed[..SIGNED - 8].copy_from_slice(name);
+        signed[..SIGNED - 8].copy_from_slice(id);
         signed[SIGNED - 8..SIGNED].copy_from_slice(&self.ends.mac(call_id).to_be_bytes());
         signed[SIGNED..].copy_from_slice(&self.ends.mac(from_tag).to_be_bytes());
         self.key.mac(&signed)
     }
 
-    /// The tag of this server in the dialog of a request.
-    pub(super) fn write(&self, name: Name, request: &NewRequest<'_>) -> [u8; TAG_LEN] {
+    /// Makes the tag of this server for the dialog that a SUBSCRIBE begins.
+    pub(super) fn write(&self, id: SubscriptionId, request: &NewRequest<'_>) -> [u8; TAG_LEN] {
         let mut signed = [0; SIGNED];
-        signed[..2].copy_from_slice(&name.worker.to_be_bytes());
-        signed[2..6].copy_from_slice(&name.slot.to_be_bytes());
-        signed[6..10].copy_from_slice(&name.generation.to_be_bytes());
+        signed[..2].copy_from_slice(&id.worker.to_be_bytes());
+        signed[2..6].copy_from_slice(&id.slot.to_be_bytes());
+        signed[6..10].copy_from_slice(&id.generation.to_be_bytes());
         let mut head = [0; SIGNED - 8];
         head.copy_from_slice(&signed[..SIGNED - 8]);
         let from_tag = request.from_tag().unwrap_or_default();
@@ -66,14 +71,19 @@ impl Tags {
         tag
     }
 
-    /// The subscription that the To tag of a request names; `None` if the tag is none of these.
-    pub(super) fn read(&self, request: &NewRequest<'_>) -> Option<Name> {
+    /// The subscription of the To tag of a request. `None` if this server did not make the tag for this dialog.
+    pub(super) fn read(&self, request: &NewRequest<'_>) -> Option<SubscriptionId> {
         let from_tag = request.from_tag().unwrap_or_default();
         self.read_tag(request.to_tag()?, request.call_id(), from_tag)
     }
 
-    /// The same of its parts.
-    pub(super) fn read_tag(&self, tag: &[u8], call_id: &[u8], from_tag: &[u8]) -> Option<Name> {
+    /// The same as [`read`](Self::read), for the To tag, the Call-ID and the From tag of a request.
+    pub(super) fn read_tag(
+        &self,
+        tag: &[u8],
+        call_id: &[u8],
+        from_tag: &[u8],
+    ) -> Option<SubscriptionId> {
         let tag: &[u8; TAG_LEN] = tag.try_into().ok()?;
         let [MARK, digits @ ..] = tag else {
             return None;
@@ -87,7 +97,7 @@ impl Tags {
         if mac != self.mac(head, call_id, from_tag).to_be_bytes() {
             return None;
         }
-        Some(Name {
+        Some(SubscriptionId {
             worker: u16::from_be_bytes([head[0], head[1]]),
             slot: u32::from_be_bytes([head[2], head[3], head[4], head[5]]),
             generation: u32::from_be_bytes([head[6], head[7], head[8], head[9]]),
@@ -95,18 +105,20 @@ impl Tags {
     }
 }
 
-/// What every NOTIFY of a subscription begins with, up to CSeq, and where it goes.
+/// The first lines of every NOTIFY of a subscription, and the next hop.
 #[derive(Debug)]
 pub(super) struct Head {
+    /// The lines before CSeq, then Contact and Event.
     pub(super) lines: Box<[u8]>,
     pub(super) next_hop: Box<[u8]>,
 }
 
-/// Bytes of the longest head: a longer one belongs to no subscriber.
+/// The maximum number of bytes of the first lines. A subscription that would need more is rejected.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
 impl Head {
-    /// Of the dialog that a SUBSCRIBE begins or refreshes. `contact` is this server's, a whole line.
+    /// Makes the first lines for the dialog that a SUBSCRIBE begins or refreshes. `contact` is the whole Contact line
+    /// of this server. `None` if they cannot be made from the SUBSCRIBE.
     pub(super) fn of(request: &NewRequest<'_>, tag: &[u8], contact: &[u8]) -> Option<Head> {
         let message = &request.message;
         let target = message.contact().ok().flatten()?.uri;
@@ -136,7 +148,7 @@ impl Head {
     }
 }
 
-/// A response with this To tag, from which the dialog is made. It has only the fields that a dialog requires.
+/// Makes a 200 response with this To tag. It has only the fields from which [`Head::of`] makes requests of the dialog.
 fn response_of(request: &Message<'_>, tag: &[u8]) -> Result<Vec<u8>, BuildError> {
     let mut buffer = vec![0; MAX_HEAD_BYTES];
     let mut lines = Builder::fields(&mut buffer);

@@ -11,8 +11,8 @@
 //! requests use the flow of the SUBSCRIBE, also if another worker has this flow. Subscriptions are in memory: after a
 //! restart a refresh gets 481, and the subscriber subscribes again (RFC 6665 §4.1.2.2).
 //!
-//! **The invariant:** a subscriber has one NOTIFY at a time. The next one has the full state, with all changes since
-//! then.
+//! **The invariant:** while a NOTIFY waits for its final response, the subscriber gets no other one, except the last
+//! (terminated). If something changes meanwhile, the next NOTIFY has the full state.
 
 mod contacts;
 mod dialog;
@@ -35,7 +35,7 @@ use timers::Wheel;
 use crate::Aor;
 use crate::location::Binding;
 use contacts::{Contact, Contacts, Event};
-use dialog::{Head, Name, Tags};
+use dialog::{Head, SubscriptionId, Tags};
 
 /// Recognizes requests within subscriptions by their To tag, in an overload.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ pub const ALLOW_EVENTS: &[u8] = b"Allow-Events: reg\r\n";
 pub struct Config {
     /// The shortest subscription in seconds, at most an hour; shorter ones get 423. Default 60.
     pub min_expires: u32,
-    /// The length of a subscription that does not say it. Default 3761, as RFC 3680 §4.4 has it.
+    /// The length of a subscription whose SUBSCRIBE has no Expires, in seconds. Default 3761 (RFC 3680 §4.4).
     pub default_expires: u32,
     /// The longest subscription in seconds. Default a day.
     pub max_expires: u32,
@@ -121,6 +121,7 @@ struct Subscription {
 #[derive(Debug, Default)]
 struct WatchedAor {
     contacts: Contacts,
+    /// The slots of its subscriptions.
     slots: Vec<u32>,
 }
 
@@ -136,13 +137,19 @@ enum State {
 pub struct RegEvents {
     config: Config,
     tags: Tags,
+    /// The number of the worker.
     number: u16,
-    /// The first byte of its marks.
+    /// The first byte of the marks of its transactions.
     user: u8,
+    /// By address of record.
     watched: HashMap<Box<[u8]>, WatchedAor>,
+    /// The generation of each slot, and its subscription.
     slots: Vec<(u32, Option<Box<Subscription>>)>,
+    /// The empty slots.
     free: Vec<u32>,
+    /// Times at which subscriptions end, by slot.
     wheel: Wheel<TICK_NS>,
+    /// Buffers for the body and the header of a NOTIFY.
     body: Vec<u8>,
     lines: Vec<u8>,
 }
@@ -189,11 +196,11 @@ impl RegEvents {
     /// The worker that has the subscription whose dialog a request is in; `None` if it is in none.
     #[must_use]
     pub fn worker_of(&self, request: &NewRequest<'_>) -> Option<u16> {
-        self.tags.read(request).map(|name| name.worker)
+        self.tags.read(request).map(|id| id.worker)
     }
 
-    /// The beginning of a subscription to this address of record, by somebody who may have it. `contact` is a whole
-    /// line with the URI of this server.
+    /// Begins a subscription to this address of record: responds, and sends the first NOTIFY. The caller has checked
+    /// that the sender may subscribe. `contact` is the header line Contact with the URI of this server.
     ///
     /// # Errors
     /// [`RespondError`].
@@ -217,12 +224,12 @@ impl RegEvents {
         let slot = self.free.last().copied();
         let slot = slot.unwrap_or(self.slots.len() as u32);
         let generation = self.slots.get(slot as usize).map_or(0, |(it, _)| *it);
-        let name = Name {
+        let id = SubscriptionId {
             worker: self.number,
             slot,
             generation,
         };
-        let tag = self.tags.write(name, &request);
+        let tag = self.tags.write(id, &request);
         let Some(head) = Head::of(&request, &tag, contact) else {
             return Refusal::of(400, b"").answer(transactions, request);
         };
@@ -243,11 +250,12 @@ impl RegEvents {
         watched.slots.push(slot);
         watched.contacts.update(bindings, Cause::Register, now);
         self.accept(transactions, request, (&tag, contact), expires)?;
-        self.report(transactions, slot, expires);
+        self.notify_after_subscribe(transactions, slot, expires);
         Ok(())
     }
 
-    /// A SUBSCRIBE in the dialog of a subscription of this worker.
+    /// Handles a SUBSCRIBE in the dialog of a subscription of this worker: responds, and sends a NOTIFY. Zero in
+    /// Expires ends the subscription.
     ///
     /// # Errors
     /// [`RespondError`].
@@ -257,9 +265,9 @@ impl RegEvents {
         request: NewRequest<'_>,
         contact: &[u8],
     ) -> Result<(), RespondError> {
-        let name = self.tags.read(&request);
-        let slot = name.filter(|name| name.worker == self.number && self.get(*name).is_some());
-        let Some(Name { slot, .. }) = slot else {
+        let id = self.tags.read(&request);
+        let id = id.filter(|id| id.worker == self.number && self.get(*id).is_some());
+        let Some(SubscriptionId { slot, .. }) = id else {
             return Refusal::of(481, b"").answer(transactions, request);
         };
         if !RegEvents::is_asked(&request.message) {
@@ -292,11 +300,12 @@ impl RegEvents {
         let expires_at = subscription.expires;
         self.wheel.set(slot, expires_at);
         self.accept(transactions, request, (&tag, contact), expires)?;
-        self.report(transactions, slot, expires);
+        self.notify_after_subscribe(transactions, slot, expires);
         Ok(())
     }
 
-    /// An address of record has these bindings now.
+    /// Notifies the subscribers of an address of record that it has these bindings now. `cause` says why bindings were
+    /// removed.
     pub fn changed(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -331,7 +340,7 @@ impl RegEvents {
         self.watched.contains_key(aor.as_bytes())
     }
 
-    /// A response to a NOTIFY with this mark.
+    /// Handles a response to the NOTIFY with this mark. If something has changed meanwhile, sends the next NOTIFY.
     pub fn response(&mut self, transactions: &mut Transactions<'_>, mark: Mark, code: u16) {
         let Some(slot) = self.slot_of(mark).filter(|_| code >= 200) else {
             return;
@@ -349,7 +358,7 @@ impl RegEvents {
         }
     }
 
-    /// A NOTIFY with this mark has no response.
+    /// Ends the subscription whose NOTIFY with this mark got no response.
     pub fn failed(&mut self, mark: Mark) {
         if let Some(slot) = self.slot_of(mark) {
             self.remove(slot);
@@ -379,7 +388,7 @@ impl RegEvents {
         true
     }
 
-    /// How long a subscription is to last in seconds.
+    /// How long the subscription of a SUBSCRIBE lasts, in seconds; or the response that refuses it.
     fn length_of(&self, message: &Message<'_>) -> Result<u32, Refusal> {
         let mut unknown = message.require().filter_map(Result::ok).peekable();
         if unknown.peek().is_some() {
@@ -413,6 +422,8 @@ impl RegEvents {
         }
     }
 
+    /// Responds with 200. `tag` is the To tag if this SUBSCRIBE begins the dialog. `contact` is the header line
+    /// Contact.
     fn accept(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -431,9 +442,15 @@ impl RegEvents {
         transactions.answer(request, &reply).map(drop)
     }
 
-    /// RFC 6665 §4.2.1.2: each SUBSCRIBE that is accepted has a NOTIFY at once, with the full state. Without time it is
-    /// the last one.
-    fn report(&mut self, transactions: &mut Transactions<'_>, slot: u32, expires: u32) {
+    /// Sends the NOTIFY that follows each accepted SUBSCRIBE at once, with the full state (RFC 6665 §4.2.1.2). If
+    /// another NOTIFY has no final response yet, this one waits for it. If `expires` is 0, this NOTIFY does not wait,
+    /// and it ends the subscription.
+    fn notify_after_subscribe(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        slot: u32,
+        expires: u32,
+    ) {
         if expires == 0 {
             self.notify(transactions, slot, State::TimedOut, None);
             return self.remove(slot);
@@ -448,7 +465,7 @@ impl RegEvents {
         }
     }
 
-    /// Sends a NOTIFY: with these changes, or with the full state.
+    /// Sends a NOTIFY with these changes; `None`: with the full state.
     fn notify(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -500,7 +517,7 @@ impl RegEvents {
                 }),
             };
             if transactions.send(&order).is_err() {
-                // The subscription ends when it is not refreshed.
+                // This NOTIFY is lost. The next refresh sends the full state; without one, the subscription expires.
                 subscription.is_waiting = false;
             }
         }
@@ -545,14 +562,14 @@ impl RegEvents {
         place.as_deref_mut()
     }
 
-    fn get(&self, name: Name) -> Option<&Subscription> {
-        let (generation, place) = self.slots.get(name.slot as usize)?;
-        place.as_deref().filter(|_| *generation == name.generation)
+    fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
+        let (generation, place) = self.slots.get(id.slot as usize)?;
+        place.as_deref().filter(|_| *generation == id.generation)
     }
 
     fn mark_of(&self, slot: u32) -> Mark {
         let generation = self.slots.get(slot as usize).map_or(0, |(it, _)| *it);
-        // 24 bits of each: there are fewer subscriptions, and a response is not that late.
+        // 24 bits of each: there are fewer subscriptions, and no response is so late that a generation repeats.
         let number = u64::from(slot) << 24 | u64::from(generation & 0xff_ffff);
         Mark::of(self.user, number)
     }
@@ -563,7 +580,7 @@ impl RegEvents {
     }
 }
 
-/// What stands between the head of a NOTIFY and its body.
+/// Writes the header of a NOTIFY. `left` is the rest of the subscription in seconds, `body` the length of the body.
 fn write_lines(
     lines: &mut Vec<u8>,
     subscription: &Subscription,
@@ -593,7 +610,7 @@ fn write_lines(
     lines.extend_from_slice(b"\r\n\r\n");
 }
 
-/// RFC 3680 §4.5: without Accept the type of registration documents is meant.
+/// Whether the subscriber accepts registration documents: without Accept, it does (RFC 3680 §4.5).
 fn is_accepted(message: &Message<'_>) -> bool {
     let mut accepts = message.headers(HeaderKind::Accept).peekable();
     if accepts.peek().is_none() {
@@ -609,7 +626,7 @@ fn is_accepted(message: &Message<'_>) -> bool {
     })
 }
 
-/// What a SUBSCRIBE is refused with.
+/// The response that refuses a SUBSCRIBE: its code, and its further header lines.
 #[derive(Debug)]
 struct Refusal {
     code: u16,
@@ -624,7 +641,7 @@ impl Refusal {
         }
     }
 
-    /// The server stores nothing of a request that is refused.
+    /// Sends the response statelessly: the server stores nothing of a refused request.
     fn answer(
         &self,
         transactions: &mut Transactions<'_>,

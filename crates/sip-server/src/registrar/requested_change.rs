@@ -11,24 +11,25 @@ use crate::location::NO_Q;
 const MALFORMED: u32 = 3600;
 /// RFC 3261 §10.3 step 7: shorter times than this may be refused.
 const HOUR: u32 = 3600;
-/// Contacts of one request: each is compared with each binding.
+/// The maximum number of contacts in one request. The registrar compares each with each binding.
 const MAX_CONTACTS: usize = 32;
 
-/// One contact.
+/// One contact of a REGISTER: a binding to add, refresh or remove.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestedBinding<'m> {
     pub(super) contact: NameAddr<'m>,
     pub(super) uri: Uri<'m>,
     /// In seconds; 0 to remove the binding.
     pub(super) expires: u32,
+    /// The priority in thousandths, or [`NO_Q`].
     pub(super) q: u16,
     /// Without quotes and brackets; empty if there is none.
     pub(super) instance: &'m [u8],
-    /// 0 if there is none that counts.
+    /// 0 if there is none, if it is not valid, or if there is no instance.
     pub(super) reg_id: u32,
 }
 
-/// All contacts.
+/// What the contacts of a REGISTER ask for.
 #[derive(Debug)]
 pub(super) enum RequestedChange<'m> {
     /// There is no Contact: the request asks for the bindings (RFC 3261 §10.2.3).
@@ -40,7 +41,7 @@ pub(super) enum RequestedChange<'m> {
 }
 
 impl<'m> RequestedChange<'m> {
-    /// Reads the contacts of a REGISTER (RFC 3261 §10.3 steps 6 and 7, as far as bindings do not matter).
+    /// Reads the contacts of a REGISTER (RFC 3261 §10.3 steps 6 and 7). Does not compare them with stored bindings.
     pub(super) fn read(
         message: &Message<'m>,
         config: &Config,
@@ -109,20 +110,21 @@ impl<'m> RequestedBinding<'m> {
     }
 }
 
-/// The instance within `+sip.instance="<urn:..>"`; empty if there is none in this form.
+/// The URN in `+sip.instance="<urn:..>"` of a contact. Empty if there is none in this form, or if it has more than
+/// [`MAX_INSTANCE`](super::MAX_INSTANCE) bytes.
 pub(crate) fn instance<'m>(contact: &NameAddr<'m>) -> &'m [u8] {
     let param = contact.params.get(b"+sip.instance");
     let quoted = param.and_then(|param| param.value).unwrap_or_default();
     let urn = quoted
         .strip_prefix(b"\"<")
         .and_then(|rest| rest.strip_suffix(b">\""));
-    // A line end or an escape within would be stored in another form than it came.
+    // A URN with a line end or an escape does not count: it would be stored in another form than it was received.
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\<>".contains(byte);
     urn.filter(|urn| urn.iter().all(is_plain) && urn.len() <= super::MAX_INSTANCE)
         .unwrap_or_default()
 }
 
-/// 1 to 2^31 - 1 (RFC 5626 §11.2); 0 if it is anything else.
+/// The `reg-id` of a contact, 1 to 2^31 - 1 (RFC 5626 §11.2); 0 if there is none, or another value.
 fn reg_id(contact: &NameAddr<'_>) -> u32 {
     let param = contact.params.get(b"reg-id");
     let digits = param.and_then(|param| param.value).unwrap_or_default();
@@ -135,7 +137,8 @@ fn reg_id(contact: &NameAddr<'_>) -> u32 {
         .unwrap_or_default()
 }
 
-/// Whether one of a list's tokens is this one, in any case.
+/// Whether the header fields of this kind in a REGISTER list this token, such as `path` in Supported. Case does not
+/// matter.
 pub(super) fn has_token(message: &Message<'_>, kind: HeaderKind, token: &[u8]) -> bool {
     debug_assert_eq!(message.method(), Some(Method::Register));
     message

@@ -111,7 +111,7 @@ impl Table {
         let mut steps = Vec::new();
         let mut has_matched = false;
         let mut hash = None;
-        for found in self.found(called.as_bytes()) {
+        for found in self.candidates(called.as_bytes()) {
             let Some(compiled) = self.routes.get(found.route as usize) else {
                 continue;
             };

@@ -32,9 +32,9 @@ pub enum Finding {
     },
 }
 
-/// Finds prefixes and routes that no request reaches. It reports only certain cases. The first route has no condition
-/// except its prefixes, or only conditions that the other route has, too. And no route can follow after the failure of
-/// the first one.
+/// Finds prefixes and routes that no request reaches. It reports a route only if another route certainly takes all of
+/// its requests. The other route is tried earlier. Apart from prefixes, it has no conditions, or only conditions that
+/// the reported route has, too. And no route is tried after it fails.
 #[must_use]
 pub fn lint(routes: &[Route]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -77,7 +77,7 @@ pub fn lint(routes: &[Route]) -> Vec<Finding> {
     findings
 }
 
-/// Routes that apply to every request that they match, by prefix.
+/// Routes after which no other route is tried, by prefix. A route without a prefix has the empty prefix here.
 struct CatchAllRoutes<'r> {
     by_prefix: HashMap<&'r str, Vec<usize>>,
 }
@@ -97,7 +97,8 @@ impl<'r> CatchAllRoutes<'r> {
         CatchAllRoutes { by_prefix }
     }
 
-    /// The route that takes all requests of a route with this prefix.
+    /// The number of a route that takes all requests that route `number` would get by `prefix`; `None` if there is
+    /// none.
     fn taker(&self, routes: &[Route], number: usize, prefix: &str) -> Option<usize> {
         let own = routes.get(number)?;
         let ends = (0..=prefix.len()).filter(|end| prefix.is_char_boundary(*end));
@@ -106,7 +107,7 @@ impl<'r> CatchAllRoutes<'r> {
             for other in self.by_prefix.get(shorter).into_iter().flatten() {
                 let taker = routes.get(*other)?;
                 let is_before = if taker.priority == own.priority {
-                    // The longer prefix comes first, then the place in the list.
+                    // A longer prefix is tried first. Routes with the same prefix are tried in the order of the list.
                     shorter.len() == prefix.len() && *other < number
                 } else {
                     taker.priority > own.priority
@@ -120,7 +121,7 @@ impl<'r> CatchAllRoutes<'r> {
     }
 }
 
-/// Whether nothing follows this route.
+/// Whether no other route is tried after this route, even if its trunks fail.
 fn is_last(route: &Route) -> bool {
     let failures = route.failures;
     let nexts = [failures.busy, failures.no_answer, failures.unreachable];

@@ -6,11 +6,12 @@ use super::call::{Call, CallSender};
 use super::config::{Action, HeaderRule};
 use super::table::{Compiled, Table};
 
-/// A route whose prefix matches.
+/// A route that has a prefix of the called user part, or no prefix. Sorting by the fields gives the order in which the
+/// routes are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MatchingRoute {
     priority: Reverse<u16>,
-    /// How long its longest prefix is that matches.
+    /// The length of its longest matching prefix; 0 for a route without a prefix.
     pub(super) len: Reverse<u16>,
     pub(super) route: u32,
 }
@@ -48,10 +49,11 @@ impl Mismatch {
 }
 
 impl Table {
-    /// The routes whose prefix matches, in the order in which they are tried.
-    pub(super) fn found(&self, called: &[u8]) -> Vec<MatchingRoute> {
+    /// The routes that have a prefix of `called` or no prefix, in the order in which they are tried. Their other
+    /// conditions are not checked: see [`Compiled::mismatch`].
+    pub(super) fn candidates(&self, called: &[u8]) -> Vec<MatchingRoute> {
         let mut all = Vec::with_capacity(16);
-        let found = |route: u32, len: usize| {
+        let candidate = |route: u32, len: usize| {
             let compiled = self.routes.get(route as usize);
             MatchingRoute {
                 priority: Reverse(compiled.map_or(0, |it| it.route.priority)),
@@ -61,23 +63,24 @@ impl Table {
         };
         for (prefix, routes) in self.prefixes.matches(called) {
             for route in routes {
-                // The longest prefix of a route counts, and comes first.
+                // The longest matching prefix of a route counts. `matches` returns it first.
                 if !all
                     .iter()
                     .any(|earlier: &MatchingRoute| earlier.route == *route)
                 {
-                    all.push(found(*route, prefix.len()));
+                    all.push(candidate(*route, prefix.len()));
                 }
             }
         }
-        all.extend(self.others.iter().map(|route| found(*route, 0)));
+        all.extend(self.others.iter().map(|route| candidate(*route, 0)));
         all.sort_unstable();
         all
     }
 }
 
 impl Compiled {
-    /// Whether the other conditions hold.
+    /// The first condition of the route that a call does not meet; `None` if it meets all of them. The prefix is not
+    /// checked. `host` is the host of the Request-URI.
     pub(super) fn mismatch(&self, call: &Call<'_>, host: &[u8]) -> Option<Mismatch> {
         let route = &self.route;
         let is_host = |domain: &String| domain.as_bytes().eq_ignore_ascii_case(host);
@@ -93,8 +96,8 @@ impl Compiled {
             return Some(Mismatch::FromUser);
         }
         let mut networks = route.from_networks.iter();
-        let is_there = networks.any(|network| network.contains(call.source.ip()));
-        if !route.from_networks.is_empty() && !is_there {
+        let is_in_network = networks.any(|network| network.contains(call.source.ip()));
+        if !route.from_networks.is_empty() && !is_in_network {
             return Some(Mismatch::FromNetwork);
         }
         let has = |rule: &HeaderRule| {
@@ -109,8 +112,8 @@ impl Compiled {
         self.forbidden(call.sender)
     }
 
-    /// Only authenticated users, and trunks that the route names in `from_trunks`, may reach its trunks.
-    /// Otherwise this server would be an open relay.
+    /// Why the sender may not use the trunks of this route; `None` if it may. Only authenticated users, and trunks that
+    /// the route names in `from_trunks`, may use them. Otherwise this server would be an open relay.
     fn forbidden(&self, sender: CallSender<'_>) -> Option<Mismatch> {
         if !matches!(self.route.action, Action::Trunks(_)) {
             return None;
@@ -123,6 +126,7 @@ impl Compiled {
         }
     }
 
+    /// Whether `from_users` names the sender: as `user`, or as `user@domain`.
     fn is_from_user(&self, sender: CallSender<'_>) -> bool {
         let CallSender::User(user, domain) = sender else {
             return false;

@@ -9,12 +9,12 @@
 struct Entry {
     /// The first eight bytes, which decide most comparisons.
     head: u64,
-    /// Where the bytes are.
+    /// Where its bytes begin in [`PrefixIndex::bytes`].
     start: u32,
     len: u16,
-    /// The longest other prefix of this one.
+    /// The index of the longest shorter entry that this prefix begins with.
     parent: Option<u32>,
-    /// Where its routes begin; they end where those of the next entry begin.
+    /// The first of its routes in [`PrefixIndex::routes`]. They end where those of the next entry begin.
     routes: u32,
 }
 
@@ -26,6 +26,7 @@ pub(super) struct PrefixIndex {
     routes: Vec<u32>,
 }
 
+/// The first eight bytes as a big-endian number, filled with zeros. So two numbers compare as the bytes do.
 fn head_of(bytes: &[u8]) -> u64 {
     let mut head = [0; 8];
     let len = bytes.len().min(8);
@@ -75,7 +76,7 @@ impl PrefixIndex {
         self.routes.get(begin as usize..end).unwrap_or_default()
     }
 
-    /// The first prefix of `text` on the way from this entry to the shorter ones.
+    /// The longest entry that `text` begins with, among the entry `from` and those that its `parent` links lead to.
     fn ancestor(&self, from: u32, text: &[u8]) -> Option<u32> {
         let mut at = Some(from);
         while let Some(entry) = at {
@@ -87,7 +88,7 @@ impl PrefixIndex {
         None
     }
 
-    /// The prefixes of `text` and the routes that have each, the longest prefix first.
+    /// The prefixes that `text` begins with, the longest first. Each comes with the numbers of the routes that have it.
     pub(super) fn matches<'p>(
         &'p self,
         text: &[u8],

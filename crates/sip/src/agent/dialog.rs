@@ -7,21 +7,22 @@ use crate::message::Message;
 #[derive(Clone, Debug)]
 pub(super) struct Dialog {
     call_id: Vec<u8>,
-    /// The value of From in requests of ours, with the local tag.
+    /// The value of From in our requests, with the local tag.
     local: Vec<u8>,
-    /// The value of To, with the remote tag.
+    /// The value of To in our requests, with the remote tag.
     remote: Vec<u8>,
     pub(super) remote_tag: Vec<u8>,
+    /// The route set: the values of Route in our requests.
     routes: Vec<Vec<u8>>,
-    /// The remote target: where requests in the dialog go.
+    /// The remote target: the URI that requests in the dialog are for.
     target: Vec<u8>,
-    /// The CSeq number of the last request of the peer.
+    /// The CSeq number of the last request of the peer. `None` before the first one.
     remote_cseq: Option<u32>,
-    /// The number of the last reliable provisional response in it (RFC 3262 §4).
+    /// The RSeq number of the last reliable provisional response in the dialog (RFC 3262 §4).
     pub(super) rseq: Option<u32>,
-    /// That response has an offer, and the program has not answered it.
+    /// The response with this RSeq has an offer, and the program has not answered the offer.
     pub(super) has_offered: bool,
-    /// Such an offer is answered, so the 2xx has none.
+    /// The program has answered an offer of a provisional response, so the 2xx has no offer.
     pub(super) is_settled: bool,
 }
 
@@ -41,8 +42,9 @@ fn contact(message: &Message<'_>) -> Option<Vec<u8>> {
 }
 
 impl Dialog {
-    /// The dialog that a response to this INVITE begins (RFC 3261 §12.1.2), or that of a re-INVITE; `None` if its To is
-    /// malformed. And whether its route set is whole, which it is not if a Record-Route is malformed.
+    /// The dialog that a response to this INVITE begins (RFC 3261 §12.1.2), or the dialog of a re-INVITE. `None` if the
+    /// To of the response is malformed. Also returns whether the route set is whole: `false` if a Record-Route is
+    /// malformed.
     pub(super) fn of_response(invite: &Draft, response: &Message<'_>) -> Option<(Dialog, bool)> {
         let to = response.to().ok()?;
         let (routes, is_whole) = match &invite.route_set {
@@ -93,12 +95,13 @@ impl Dialog {
         })
     }
 
-    /// Whether a request with this Call-ID and From tag belongs to it.
+    /// Whether a request of the peer with this Call-ID and From tag belongs to the dialog.
     pub(super) fn is_of(&self, call_id: &[u8], from_tag: Option<&[u8]>) -> bool {
         self.call_id == call_id && self.remote_tag == from_tag.unwrap_or_default()
     }
 
-    /// Stores the CSeq number of a request. Returns `false` if it is not greater than the last one (RFC 3261 §12.2.2).
+    /// Stores the CSeq number of a request of the peer. Returns `false` if it is not greater than the last one (RFC
+    /// 3261 §12.2.2).
     pub(super) fn advance(&mut self, cseq: u32) -> bool {
         let is_newer = self.remote_cseq.is_none_or(|last| cseq > last);
         if is_newer {
@@ -107,19 +110,20 @@ impl Dialog {
         is_newer
     }
 
-    /// The peer has another Contact now (RFC 3261 §12.2.1.2, §12.2.2).
+    /// Replaces the remote target by the Contact of a message of the peer, if it has one (RFC 3261 §12.2.1.2, §12.2.2).
     pub(super) fn refresh_target(&mut self, message: &Message<'_>) {
         if let Some(target) = contact(message) {
             self.target = target;
         }
     }
 
-    /// The URI of the peer's Contact.
+    /// The remote target: the URI of the peer's last Contact.
     pub(super) fn target(&self) -> &[u8] {
         &self.target
     }
 
-    /// A request in the dialog.
+    /// The draft of a request within the dialog (RFC 3261 §12.2.1.1). `lines` are further header lines, each with its
+    /// line end. The draft has no credentials yet.
     pub(super) fn draft(
         &self,
         method: &[u8],

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::classes::Class;
 use crate::Mono;
 
-/// Next hops that have asked for fewer requests, at a time.
-const HOPS: usize = 64;
+/// The maximum number of next hops in the table.
+const MAX_HOPS: usize = 64;
 /// RFC 7339 §4.3: the validity of a report without oc-validity.
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
 /// The longest validity of a report. So a server that ends, or a forged report, cannot throttle requests for longer. A
@@ -25,14 +25,14 @@ const RATE_BURST_S: f64 = 0.02;
 /// The most tokens that requests with priority may borrow, in seconds of the rate. Other requests pay them back.
 const RATE_DEBT_S: f64 = 10.0;
 /// RFC 7339 §7.2: how often the mix of requests is measured again.
-const MIX: Duration = Duration::from_secs(5);
-/// The mix that is assumed at first: percent that may be throttled before the others are.
+const MIX_PERIOD: Duration = Duration::from_secs(5);
+/// The mix that is assumed before the first measurement: 80 % new requests, and 20 % others.
 const FIRST_MIX: [u32; 2] = [80, 20];
 /// RFC 7339 §4.4: a sequence number that is lower by more than this is not a late report. Its server has restarted. If
 /// the number is a time in seconds, this is an hour.
-const BEGUN_ANEW: u64 = 3600;
+const RESTART_GAP: u64 = 3600;
 
-/// What the top Via of a response asks for.
+/// The overload report in the top Via of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Feedback {
     /// The value of `oc`: percent to throttle, or requests per second.
@@ -48,7 +48,7 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// From a parameter of the top Via; to be called with each. Malformed values count as absent.
+    /// Reads a parameter of the top Via; call it for each. Malformed values count as absent.
     pub fn note(&mut self, name: &[u8], value: Option<&[u8]>) {
         let Some(value) = value else { return };
         if name.eq_ignore_ascii_case(b"oc") {
@@ -69,7 +69,7 @@ impl Feedback {
     }
 }
 
-/// How many requests may come at once.
+/// The maximum number of tokens in the bucket of the rate algorithm.
 fn burst(per_second: f64) -> f64 {
     RATE_BURST.max(RATE_BURST_S * per_second)
 }
@@ -85,35 +85,39 @@ fn number(digits: &[u8]) -> Option<u64> {
 #[derive(Clone, Copy, Debug)]
 struct Hop {
     address: SocketAddr,
+    /// When the report expires.
     until: Mono,
+    /// `oc-seq` of the report.
     sequence: (u64, u64),
     limit: Limit,
     mix: Mix,
 }
 
-/// How many requests there were of those that may be throttled and of the others: the two categories of RFC 7339 §7.2.
+/// How many requests to a next hop are new, and how many are of other classes: the two categories of RFC 7339 §7.2.
 #[derive(Clone, Copy, Debug)]
 struct Mix {
-    /// The counts of the last complete period, by which requests are throttled.
-    taken: [u32; 2],
+    /// The counts of the last complete period with requests. The throttled share is computed from them.
+    applied: [u32; 2],
     /// The counts of the current period.
     counted: [u32; 2],
+    /// The start of the current period.
     since: Mono,
 }
 
 impl Mix {
     fn new(now: Mono) -> Mix {
         Mix {
-            taken: FIRST_MIX,
+            applied: FIRST_MIX,
             counted: [0; 2],
             since: now,
         }
     }
 
+    /// Counts a request. If the period is over, its counts become the applied ones, and a new period starts.
     fn count(&mut self, now: Mono, class: Class) {
-        if now.since(self.since) >= MIX {
+        if now.since(self.since) >= MIX_PERIOD {
             if self.counted.iter().any(|count| *count > 0) {
-                self.taken = self.counted;
+                self.applied = self.counted;
             }
             self.counted = [0; 2];
             self.since = now;
@@ -126,15 +130,15 @@ impl Mix {
     /// How many of 10,000 requests of this class are throttled, so that `percent` of all requests are (RFC 7339 §7.2).
     /// Requests that begin a dialog are throttled first, the others only if that is not enough.
     fn throttled_share(&self, percent: u32, class: Class) -> u32 {
-        let [new, others] = self.taken.map(u64::from);
+        let [new, others] = self.applied.map(u64::from);
         let wanted = u64::from(percent) * (new + others);
         let share =
             |of: u64, wanted: u64| wanted.saturating_mul(100).div_ceil(of.max(1)).min(10_000);
-        let held = match class {
+        let throttled = match class {
             Class::New => share(new, wanted),
             _ => share(others, wanted.saturating_sub(100 * new)),
         };
-        held as u32
+        throttled as u32
     }
 }
 
@@ -142,14 +146,17 @@ impl Mix {
 enum Limit {
     /// Percent of the requests to throttle.
     Loss(u32),
+    /// A token bucket.
     Rate {
         per_second: f64,
+        /// The tokens in the bucket, negative if requests have borrowed tokens.
         saved: f64,
+        /// When the tokens were counted last.
         at: Mono,
     },
 }
 
-/// What next hops have asked for.
+/// The limits that next hops have reported.
 #[derive(Debug)]
 pub struct Downstream {
     hops: Vec<Hop>,
@@ -157,7 +164,7 @@ pub struct Downstream {
 }
 
 impl Downstream {
-    /// Nobody has asked for anything. The seed decides which requests are throttled.
+    /// A table without limits. The seed decides which requests are throttled.
     #[must_use]
     pub fn new(seed: u64) -> Downstream {
         Downstream {
@@ -166,9 +173,9 @@ impl Downstream {
         }
     }
 
-    /// A response of this next hop came, with this in its top Via.
+    /// Applies the overload report of a response from this next hop.
     pub fn learn(&mut self, now: Mono, hop: SocketAddr, feedback: Feedback) {
-        // RFC 7339 §4.3: a validity means nothing by itself, but for zero.
+        // RFC 7339 §4.3: `oc-validity` without `oc` has no meaning, except zero, which ends the throttling.
         let ends = feedback.validity.is_some_and(|validity| validity.is_zero());
         let Some(oc) = feedback.oc.or(ends.then_some(0)) else {
             return;
@@ -181,7 +188,7 @@ impl Downstream {
         if let Some(known) = place.and_then(|place| self.hops.get(place)) {
             // RFC 7339 §5.4: what is not newer is out of order.
             let is_late = sequence <= known.sequence
-                && sequence.0.saturating_add(BEGUN_ANEW) >= known.sequence.0;
+                && sequence.0.saturating_add(RESTART_GAP) >= known.sequence.0;
             if known.until > now && feedback.sequence.is_some() && is_late {
                 return;
             }
@@ -189,8 +196,8 @@ impl Downstream {
         let validity = feedback.validity.unwrap_or(DEFAULT_VALIDITY);
         let validity = validity.min(LONGEST_VALIDITY);
         if validity.is_zero() {
-            // RFC 7339 §4.3: zero ends it. The hop stays for a moment without throttling, to recognise old reports. One
-            // that has asked for nothing takes no place.
+            // RFC 7339 §4.3: zero ends the throttling. The hop stays in the table for a moment, to recognise old
+            // reports. A hop without a limit gets no place in the table.
             if place.is_some() {
                 let until = now.plus(DEFAULT_VALIDITY);
                 self.put(now, place, hop, (until, sequence), Limit::Loss(0));
@@ -206,7 +213,7 @@ impl Downstream {
         } else if oc <= 100 {
             Limit::Loss(oc)
         } else {
-            // RFC 7339 §5.5: not a percentage, so of no meaning.
+            // RFC 7339 §5.5: this is no percentage, so the report is ignored.
             return;
         };
         self.put(now, place, hop, (now.plus(validity), sequence), limit);
@@ -221,7 +228,7 @@ impl Downstream {
         (until, sequence): (Mono, (u64, u64)),
         mut limit: Limit,
     ) {
-        let place = place.or_else(|| self.least_if_full());
+        let place = place.or_else(|| self.first_to_expire_if_full());
         let known = place.and_then(|place| self.hops.get_mut(place));
         if let (
             Limit::Rate { saved, at, .. },
@@ -252,8 +259,9 @@ impl Downstream {
         }
     }
 
-    fn least_if_full(&self) -> Option<usize> {
-        if self.hops.len() < HOPS {
+    /// The place of the hop whose report expires first, if the table is full: a new hop replaces it.
+    fn first_to_expire_if_full(&self) -> Option<usize> {
+        if self.hops.len() < MAX_HOPS {
             return None;
         }
         let hops = self.hops.iter().enumerate();
@@ -262,8 +270,8 @@ impl Downstream {
     }
 
     /// Whether a request of this class may be sent to the next hop. RFC 7339 §5.10.1: requests of a dialog and urgent
-    /// requests have priority. New requests are throttled first, the others only if that is not enough. What finishes
-    /// something is never throttled, for it frees more than it costs.
+    /// requests have priority. New requests are throttled first, the others only if that is not enough. A request
+    /// of [`Class::Finishing`] is never throttled, because it frees more than it costs.
     pub fn admit(&mut self, now: Mono, hop: SocketAddr, class: Class) -> bool {
         let Some(place) = self.hops.iter().position(|known| known.address == hop) else {
             return true;
@@ -312,19 +320,19 @@ impl Downstream {
         }
     }
 
-    /// How many next hops have asked for something, expired ones included.
+    /// How many next hops have a limit, expired limits included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.hops.len()
     }
 
-    /// No next hop has asked for anything.
+    /// Whether no next hop has a limit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hops.is_empty()
     }
 
-    /// 0 to 9999.
+    /// A random number from 0 to 9999.
     fn next_random(&mut self) -> u32 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -464,7 +472,7 @@ mod tests {
             downstream.admit(later, hop(1), Class::New),
             "§4.3: discarded"
         );
-        // That it could hold somebody back costs nothing to remember.
+        // A report that throttles nothing gets no place in the table.
         let calm = Feedback {
             validity: Some(Duration::ZERO),
             ..asks(0, 3)
@@ -574,7 +582,7 @@ mod tests {
         for port in 1..5000 {
             downstream.learn(Mono(u64::from(port)), hop(port), asks(50, 1));
         }
-        assert_eq!(downstream.len(), HOPS);
+        assert_eq!(downstream.len(), MAX_HOPS);
     }
 
     #[test]

@@ -21,13 +21,13 @@ use super::redis_url::{Kind, Template, parse};
 use crate::error::StoreError;
 use crate::kinds::{Options, redis_client};
 
-/// A connection, and a command. Nobody waits for these but the control thread.
+/// The time limit of connecting, and of a command. Only the control thread waits for them.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server of a Redis Cluster that has not responded gets no calls for this time, so the others need not wait for it.
 const RETRY_TIME: Duration = Duration::from_secs(1);
 /// The shortest time between two queries for the slots of the servers.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
-/// After the loss of a connection, nodes publish everything again, no earlier than this after the last time.
+/// The shortest time between two losses that count. After each, the nodes publish everything again.
 const COUNT_AGAIN: Duration = Duration::from_secs(5);
 
 /// A connection to a server that has the scripts.
@@ -77,7 +77,9 @@ impl Server {
 
 #[derive(Debug, Default)]
 struct ServerLink {
+    /// The connection, if there is one.
     open: Option<ConnectedServer>,
+    /// The server gets no calls before this time.
     retry_at: Option<Instant>,
 }
 
@@ -87,10 +89,12 @@ struct Map {
     servers: Vec<Arc<Server>>,
     /// First slot, last slot, and the number of the server, in order; nothing if one server has all.
     ranges: Vec<(u16, u16, usize)>,
+    /// When the map was made.
     asked: Instant,
 }
 
 impl Map {
+    /// A map of one server that has all slots.
     fn one(address: String) -> Map {
         Map {
             servers: vec![Server::new(address)],
@@ -109,6 +113,7 @@ impl Map {
         self.servers.get(*number)
     }
 
+    /// The server with this address.
     fn named(&self, address: &str) -> Option<&Arc<Server>> {
         let mut servers = self.servers.iter();
         servers.find(|server| server.address == address)
@@ -118,26 +123,30 @@ impl Map {
 #[derive(Debug, Default)]
 struct State {
     map: Option<Arc<Map>>,
-    /// Another server may have the slots now.
+    /// The map may be out of date: another server may have some of the slots now.
     is_stale: bool,
     /// A server of a Redis Cluster has closed its connection: it may have lost its data.
     has_lost: bool,
+    /// The number that [`Servers::losses`] returns.
     losses: u64,
+    /// When `losses` was increased the last time.
     counted: Option<Instant>,
 }
 
 /// Calls for one server.
 struct ServerCalls {
     server: Arc<Server>,
-    /// Keys move to this server.
+    /// The keys of these calls are moving to this server, so each call requires ASKING.
     is_asking: bool,
-    /// The numbers of the calls.
+    /// The indexes of the calls in the list that [`Servers::run`] gets.
     calls: Vec<usize>,
 }
 
 /// Why a call has no result.
 enum Failure {
+    /// The server has responded with an error.
     Refused(RedisError),
+    /// The server could not be reached. The text is the reason.
     Away(String),
 }
 
@@ -180,7 +189,8 @@ impl Servers {
         matches!(self.kind, Kind::Cluster { .. })
     }
 
-    /// Runs all calls, and returns the result of each in their order.
+    /// Runs all calls, and returns their results in the same order. If a server redirects a call, runs the call once
+    /// more on the other server.
     ///
     /// # Errors
     /// No server can be reached.
@@ -194,7 +204,7 @@ impl Servers {
         let mut parts = Vec::new();
         for (number, call) in calls.iter().enumerate() {
             match map.server(call.slot()) {
-                Some(server) => add(&mut parts, server, false, number),
+                Some(server) => add_call(&mut parts, server, false, number),
                 None => self.set_stale().await,
             }
         }
@@ -211,7 +221,8 @@ impl Servers {
         one.unwrap_or_else(|| Err(StoreError::Query("no response".to_owned())))
     }
 
-    /// One request to each server, all at the same time.
+    /// Sends the calls of all servers at the same time, one pipeline to each server. Writes the results into
+    /// `outcomes`.
     async fn round<T: FromRedisValue>(
         &self,
         parts: Vec<ServerCalls>,
@@ -238,6 +249,7 @@ impl Servers {
         }
     }
 
+    /// Sends the calls of one server, and returns the result of each. An error means that the server cannot be reached.
     async fn send<T: FromRedisValue>(
         &self,
         part: &ServerCalls,
@@ -273,7 +285,7 @@ impl Servers {
         Ok(all)
     }
 
-    /// If a server rejects everything, it may have become a replica, or lost the scripts.
+    /// Closes the connection to a server that rejects all calls, if it may have become a replica or lost the scripts.
     async fn check<T>(&self, server: &Arc<Server>, all: &[Result<T, RedisError>]) {
         let kinds = all
             .iter()
@@ -295,7 +307,7 @@ impl Servers {
         }
     }
 
-    /// The calls that other servers must get, as the answers say.
+    /// The calls that responses of a Redis Cluster redirect (MOVED, ASK), with the servers that must get them.
     async fn redirected<T>(&self, map: &Map, outcomes: &[Option<Outcome<T>>]) -> Vec<ServerCalls> {
         let mut parts = Vec::new();
         let mut servers: Vec<Arc<Server>> = Vec::new();
@@ -317,7 +329,7 @@ impl Servers {
             if !is_asking {
                 self.set_stale().await;
             }
-            add(&mut parts, &server, is_asking, number);
+            add_call(&mut parts, &server, is_asking, number);
         }
         parts
     }
@@ -326,6 +338,7 @@ impl Servers {
         self.state.lock().await.is_stale = true;
     }
 
+    /// The connection to a server. Opens it if there is none.
     async fn connected(&self, server: &Arc<Server>) -> Result<ConnectedServer, StoreError> {
         let mut link = server.link.lock().await;
         if let Some(open) = &link.open {
@@ -349,7 +362,8 @@ impl Servers {
         }
     }
 
-    /// The next call connects again: at once, or after a pause if the server has not responded.
+    /// Closes the connection to a server. The next call connects again. In a Redis Cluster, it does so only after
+    /// `pause`.
     async fn forget(&self, server: &Arc<Server>, pause: Option<Duration>) {
         let mut link = server.link.lock().await;
         link.open = None;
@@ -370,6 +384,8 @@ impl Servers {
         }
     }
 
+    /// The map of the slots. Asks the servers if it is missing or out of date. If no server responds, returns the
+    /// previous map.
     async fn map(&self) -> Result<Arc<Map>, StoreError> {
         if let Some(map) = self.fresh_map().await {
             return Ok(map);
@@ -395,6 +411,7 @@ impl Servers {
         }
     }
 
+    /// The map; `None` if there is none, or if it is out of date and the servers may be asked again.
     async fn fresh_map(&self) -> Option<Arc<Map>> {
         let state = self.state.lock().await;
         let map = state.map.as_ref()?;
@@ -402,6 +419,8 @@ impl Servers {
         (!must_ask).then(|| Arc::clone(map))
     }
 
+    /// Makes a new map. Asks the Sentinels, or the configured servers of the Redis Cluster and those of the map
+    /// `before`.
     async fn find_map(&self, before: Option<&Map>) -> Result<Map, StoreError> {
         match &self.kind {
             Kind::Single => Ok(Map::one(String::new())),
@@ -425,7 +444,7 @@ impl Servers {
         }
     }
 
-    /// The address of the master, as a Sentinel says.
+    /// Asks the Sentinel at `host` for the address of the master `name`.
     async fn master(&self, host: &str, name: &str) -> Result<String, StoreError> {
         let options = Options {
             url: self.template.without_user(host),
@@ -449,7 +468,7 @@ impl Servers {
         Ok(joined(&host_of_master, port))
     }
 
-    /// The slots of all masters, as one server says.
+    /// Asks one server for the slots of all masters: first slot, last slot and address.
     async fn slots(&self, server: &Arc<Server>) -> Result<Vec<(u16, u16, String)>, StoreError> {
         let mut connected = self.connected(server).await?;
         let outcome = cmd("CLUSTER")
@@ -481,8 +500,8 @@ impl Servers {
         }
     }
 
-    /// How often a server of a Redis Cluster was away. It may have come back without its data, and only one of them has
-    /// the identity.
+    /// A number that increases after servers of a Redis Cluster were away. They may have come back without their data.
+    /// The identity of the data does not show this, because only one server stores it.
     pub(super) async fn losses(&self) -> u64 {
         if !self.is_cluster() {
             return 0;
@@ -504,6 +523,7 @@ impl Servers {
         state.losses
     }
 
+    /// Whether a server responds, even with an error.
     async fn responds(&self, server: &Arc<Server>) -> bool {
         let Ok(mut connected) = self.connected(server).await else {
             return false;
@@ -528,7 +548,8 @@ impl Servers {
     }
 }
 
-fn add(parts: &mut Vec<ServerCalls>, server: &Arc<Server>, is_asking: bool, number: usize) {
+/// Adds the call with this number to the calls for its server.
+fn add_call(parts: &mut Vec<ServerCalls>, server: &Arc<Server>, is_asking: bool, number: usize) {
     let same =
         |part: &&mut ServerCalls| Arc::ptr_eq(&part.server, server) && part.is_asking == is_asking;
     match parts.iter_mut().find(same) {
@@ -541,7 +562,7 @@ fn add(parts: &mut Vec<ServerCalls>, server: &Arc<Server>, is_asking: bool, numb
     }
 }
 
-/// An error of the whole if no server can be reached.
+/// The results of all calls in their order. If no server could be reached, a single error.
 fn finish<T>(outcomes: Vec<Option<Outcome<T>>>) -> Result<Vec<Result<T, StoreError>>, StoreError> {
     let is_away = |outcome: &Option<Outcome<T>>| matches!(outcome, Some(Err(Failure::Away(_))));
     let are_all_away = !outcomes.is_empty() && outcomes.iter().all(is_away);
@@ -561,7 +582,8 @@ fn finish<T>(outcomes: Vec<Option<Outcome<T>>>) -> Result<Vec<Result<T, StoreErr
     }
 }
 
-/// Whether the same call can be accepted later.
+/// The error for a call that a server has rejected. It is [`StoreError::Connect`] if the server may accept the call
+/// later.
 fn refusal(error: &RedisError) -> StoreError {
     use ServerErrorKind::{
         Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoScript, ReadOnly, TryAgain,
@@ -588,7 +610,7 @@ fn range(row: Value) -> Option<(u16, u16, Vec<Value>)> {
     }
 }
 
-/// The address of a master. A server that does not know its own name leaves it out.
+/// The address of a master. A server that does not know its own host sends none, or `?`. Then the host is `own_host`.
 fn address(own_host: &str, place: &[Value]) -> Option<String> {
     let [host, Value::Int(port), ..] = place else {
         return None;
@@ -605,6 +627,7 @@ fn address(own_host: &str, place: &[Value]) -> Option<String> {
     })
 }
 
+/// `HOST:PORT`, with brackets around an IPv6 address.
 fn joined(host: &str, port: u16) -> String {
     match host.contains(':') {
         true => format!("[{host}]:{port}"),
@@ -612,7 +635,7 @@ fn joined(host: &str, port: u16) -> String {
     }
 }
 
-/// Servers that are known keep their connections.
+/// Makes a map of these ranges. Servers in `known` keep their connections.
 fn map_of(mut ranges: Vec<(u16, u16, String)>, known: &[Arc<Server>]) -> Map {
     ranges.sort_unstable();
     let mut servers: Vec<Arc<Server>> = Vec::new();

@@ -119,7 +119,7 @@ pub fn open(options: &Options) -> Result<Arc<dyn Store>, StoreError> {
     })
 }
 
-/// Opens an SQL database for tables that are not those of coturn. Call it within a tokio runtime.
+/// Opens an SQL database without making the tables of a store of users. Call it within a tokio runtime.
 ///
 /// # Errors
 /// If the URL is wrong or not of an SQL database, or if a file cannot be opened.

@@ -37,7 +37,7 @@ impl Sqlite {
         Sqlite::open_with(path, make_tables)
     }
 
-    /// Opens the file, and makes it if it is missing. Readers do not wait for a writer.
+    /// Opens the file, and makes it without tables if it is missing. In WAL mode, readers do not wait for a writer.
     pub(super) fn open_without_tables(path: PathBuf) -> Result<Sqlite, StoreError> {
         Sqlite::open_with(path, |connection| {
             connection.pragma_update(None, "journal_mode", "WAL")

@@ -46,7 +46,7 @@ const PROBES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 const MAX_TTL: Duration = Duration::from_secs(86_400);
 /// Time until a lost connection for change notifications is opened again.
 const WATCH_AGAIN: Duration = Duration::from_secs(2);
-/// The same if the store does not permit it: somebody may change that.
+/// Time until the next try if the store does not permit notifications. An administrator may permit them meanwhile.
 const WATCH_DENIED: Duration = Duration::from_secs(60);
 /// Change notifications that may wait. If there are more, everything counts as changed.
 const MAX_CHANGES: usize = 1_024;
@@ -54,11 +54,11 @@ const MAX_CHANGES: usize = 1_024;
 /// Time limits of queries and of cache entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// One query.
+    /// The time limit of one query.
     pub timeout: Duration,
-    /// A user in the cache.
+    /// How long a user stays in the cache.
     pub known: Duration,
-    /// An unknown name in the cache.
+    /// How long an unknown name stays in the cache.
     pub unknown: Duration,
 }
 
@@ -81,15 +81,20 @@ enum Event {
     Done(Done),
     Changed(Change),
     Asked(Ask),
+    /// It is time to read the small tables.
     Refresh,
+    /// All senders of look-ups are dropped.
     Ended,
 }
 
+/// The result of a task.
 enum Done {
+    /// The result of a query for a user, and its duration.
     User(Id, Result<Found, StoreError>, Duration),
+    /// The small tables.
     Shared(Result<Shared, StoreError>),
     Sip(Result<SipTables, StoreError>),
-    /// A library has a fault. The panic has been logged.
+    /// The task has panicked: a library has a fault. The panic has been logged.
     Panicked(task::Id),
 }
 
@@ -104,10 +109,11 @@ pub(crate) struct Queries {
     in_flight: HashMap<Id, InFlight>,
     /// Look-ups whose query has not begun.
     waiting: VecDeque<Id>,
+    /// Failures in a row.
     failures: u32,
-    /// Failed queries so far that say something of the whole store.
+    /// Queries that have failed so far. Those with [`StoreError::Query`] do not count: they concern one user.
     failed: u64,
-    /// The same when the last reading of the small tables began.
+    /// The value of `failed` when the last reading of the small tables began.
     failed_before_refresh: u64,
     /// Time until the next probe while the store is down.
     backoff: Duration,
@@ -146,7 +152,7 @@ impl Queries {
         }
     }
 
-    /// Serves until `end`. Look-ups that have no result then count as failed.
+    /// Serves look-ups until `end` is ready. Look-ups without a result at that time count as failed.
     pub(crate) async fn run(self, asks: mpsc::Receiver<Ask>, end: impl Future<Output = ()>) {
         let (sender, changes) = mpsc::channel(MAX_CHANGES);
         let watch = tokio::spawn(watch(Arc::clone(&self.store), sender));
@@ -163,7 +169,7 @@ impl Queries {
         watch.abort();
     }
 
-    /// Serves until all senders of requests are dropped.
+    /// Serves until all senders of look-ups are dropped.
     async fn serve(mut self, mut asks: mpsc::Receiver<Ask>, mut changes: mpsc::Receiver<Change>) {
         let mut timer = Box::pin(sleep_until(self.refresh_at.into()));
         loop {
@@ -180,6 +186,7 @@ impl Queries {
         }
     }
 
+    /// Returns the next event. If several are ready, ended tasks have priority, then changes, then the refresh.
     fn poll_event(
         &mut self,
         context: &mut Context<'_>,
@@ -240,6 +247,7 @@ impl Queries {
         self.begin();
     }
 
+    /// Replies with [`Lookup::Unavailable`], because a limit is reached.
     fn refuse(&self, waiter: Waiter) {
         self.source.counters.refused.fetch_add(1, Relaxed);
         waiter(Lookup::Unavailable);
@@ -265,6 +273,7 @@ impl Queries {
         }
     }
 
+    /// Handles the result of a task, then starts waiting queries.
     fn done(&mut self, done: Done) {
         match done {
             Done::User(id, found, time) => {
@@ -343,6 +352,7 @@ impl Queries {
         waiters.into_iter().for_each(|waiter| waiter(lookup));
     }
 
+    /// Counts a failed query. After [`MAX_FAILURES`] in a row, the store is down.
     fn failed(&mut self, error: &StoreError) {
         // A malformed row concerns one user, not the whole store.
         if matches!(error, StoreError::Query(_)) {
@@ -365,6 +375,7 @@ impl Queries {
         }
     }
 
+    /// Marks the store as down, and replies to the look-ups whose query has not begun.
     fn mark_down(&mut self, error: &StoreError) {
         let kind = self.source.kind.name();
         tracing::error!(store = kind, %error, "store down: users in the cache can authenticate, others get 500");
@@ -393,6 +404,7 @@ impl Queries {
         });
     }
 
+    /// Handles the end of a reading of the small tables. If the store has responded, reads the SIP tables next.
     fn refreshed(&mut self, shared: Result<Shared, StoreError>) {
         self.is_refreshing = false;
         let responds = shared.is_ok();
@@ -412,7 +424,8 @@ impl Queries {
                 if responds {
                     self.source.responds.store(true, Relaxed);
                 }
-                // Otherwise, queries that fail in a row still count: the small tables are no answer to them.
+                // If the store is not down, the failures still count: a query may fail although the small tables can be
+                // read.
                 if self.is_down() {
                     self.failures = 0;
                 }
@@ -449,6 +462,7 @@ impl Queries {
         }
     }
 
+    /// Handles a change that the store reports: updates the cache, and notifies the rest of the program.
     fn changed(&mut self, change: Change) {
         match change {
             Change::User { realm, name } => {
@@ -458,7 +472,7 @@ impl Queries {
                     user.has_changed = true;
                 }
                 (self.notify)(Notice::User(name));
-                // The first user of a store: see `has_users`.
+                // This may be the first user of the store. Then `has_users` of the small tables changes, too.
                 if self.source.shared().is_some_and(|it| !it.has_users) {
                     self.refresh_soon();
                 }
@@ -474,6 +488,7 @@ impl Queries {
         }
     }
 
+    /// Has the small tables read now, or once more after the reading that is in progress.
     fn refresh_soon(&mut self) {
         match self.is_refreshing {
             true => self.refresh_again = true,
@@ -501,10 +516,10 @@ async fn find(
     found.unwrap_or(Err(StoreError::Timeout(timeout)))
 }
 
-/// Forwards change notifications of a store, and connects again if the connection is lost.
+/// Forwards the change notifications of a store to `changes`. Connects again if the connection is lost. Never returns.
 async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
     let on_change = |change| {
-        // The queue is full: this covers every change that did not fit.
+        // If the queue is full, `Everything` replaces each change that does not fit.
         if changes.try_send(change).is_err() {
             let changes = changes.clone();
             tokio::spawn(async move { drop(changes.send(Change::Everything).await) });

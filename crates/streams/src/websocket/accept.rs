@@ -80,7 +80,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All refusals, in the order of their numbers.
+    /// All refusals, in the order of their status codes.
     pub const ALL: &'static [Refusal] = &[
         Refusal::Malformed,
         Refusal::Key,
@@ -140,6 +140,7 @@ impl Refusal {
         }
     }
 
+    /// Appends the response to `out`.
     fn write(self, out: &mut Vec<u8>) {
         let body = format!("{self}\n");
         let length = body.len();
@@ -184,6 +185,7 @@ impl Accept {
     }
 }
 
+/// Checks a complete request. If it is accepted, appends the response 101 to `out`.
 fn accept(head: &[u8], rules: &AcceptRules, out: &mut Vec<u8>) -> Result<Accepted, Refusal> {
     let head = Head::parse(head, rules.fields).map_err(|error| match error {
         HeadError::Malformed => Refusal::Malformed,

@@ -185,9 +185,9 @@ impl Clients {
         self.slab.get_mut(place)
     }
 
-    /// The client at a place, if it is this tenant of it.
-    pub(super) fn get_tenant(&mut self, place: u32, generation: u32) -> Option<&mut Client> {
-        self.slab.get_tenant(place, generation)
+    /// The client at a place, if it has this generation.
+    pub(super) fn get_of_generation(&mut self, place: u32, generation: u32) -> Option<&mut Client> {
+        self.slab.get_of_generation(place, generation)
     }
 
     /// The generation of the client at a place.

@@ -174,7 +174,7 @@ pub(super) fn live(
     now: Now,
     key: RelayKey,
 ) -> Result<&mut LiveRelay, DropReason> {
-    match relays.get_tenant(key.index, key.generation) {
+    match relays.get_of_generation(key.index, key.generation) {
         Some(Relay::Live(live)) if live.expires > now.mono => Ok(live),
         Some(Relay::Live(_)) => Err(DropReason::AllocationExpired),
         Some(Relay::Opening(_) | Relay::Reserved(_)) => Err(DropReason::RelayNotInUse),

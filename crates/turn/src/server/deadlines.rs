@@ -24,12 +24,12 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     heap: Vec<Entry>,
-    /// For each relay the place of its entry in the heap.
+    /// For each relay, the index of its entry in the heap; [`NO_ENTRY`] without a deadline.
     places: Vec<u32>,
 }
 
 impl Deadlines {
-    /// The earliest deadline and whose it is.
+    /// The earliest deadline, and the relay that has it.
     pub(super) fn first(&self) -> Option<(Mono, u32)> {
         self.heap.first().map(|entry| (entry.at, entry.relay))
     }
@@ -50,7 +50,7 @@ impl Deadlines {
         }
     }
 
-    /// Forgets a relay's deadline, if it has one.
+    /// Removes a relay's deadline, if it has one. The last entry of the heap fills the hole.
     pub(super) fn remove(&mut self, relay: u32) {
         let Some(place) = self
             .places
@@ -67,8 +67,8 @@ impl Deadlines {
         self.shrink();
     }
 
-    /// Returns memory once seven eighths of it are unused. Relays with high indices go first, because new ones get low
-    /// indices.
+    /// Frees memory if more than seven eighths of it are unused. `places` can lose only its last entries. They become
+    /// unused first, because new relays get low indices.
     fn shrink(&mut self) {
         let most = 8 * self.heap.len().max(MIN_SHRUNK_ENTRIES);
         if self.heap.capacity() > most {
@@ -84,7 +84,8 @@ impl Deadlines {
         }
     }
 
-    /// Puts `entry` where it belongs, starting from a place whose old content does not matter.
+    /// Moves `entry` from `place` towards the root or away from it, as its deadline requires. Overwrites the old
+    /// content of `place`.
     fn sift(&mut self, place: usize, entry: Entry) {
         if place > 0 && entry.at < self.heap[(place - 1) / ARITY].at {
             self.rise(place, entry);
@@ -93,6 +94,7 @@ impl Deadlines {
         }
     }
 
+    /// Moves `entry` from `place` towards the root, while its parent has a later deadline.
     fn rise(&mut self, mut place: usize, entry: Entry) {
         while place > 0 {
             let parent = (place - 1) / ARITY;
@@ -106,6 +108,7 @@ impl Deadlines {
         self.put(place, entry);
     }
 
+    /// Moves `entry` from `place` away from the root, while one of its children has an earlier deadline.
     fn sink(&mut self, mut place: usize, entry: Entry) {
         loop {
             let children = place * ARITY + 1..(place * ARITY + 1 + ARITY).min(self.heap.len());
@@ -122,6 +125,7 @@ impl Deadlines {
         self.put(place, entry);
     }
 
+    /// Writes `entry` at `place` of the heap, and notes the place.
     fn put(&mut self, place: usize, entry: Entry) {
         self.heap[place] = entry;
         self.places[entry.relay as usize] = place as u32;

@@ -2,11 +2,11 @@
 //!
 //! RFC 8489 §6.3.1: a retransmission must leave client and server as if it had not been. Binding, CreatePermission,
 //! ChannelBind and a Refresh to more than zero are idempotent and simply processed again (RFC 8656 §8.2, §10.2, §12.2).
-//! An Allocate is recognised by the allocation that it made. After a Refresh with lifetime 0, no state recognizes its
-//! retransmission. If it were processed again, it would end a newer allocation of the client on the same 5-tuple. So
-//! these are remembered for as long as they may be retransmitted. So is the Allocate request of the deleted allocation,
-//! if it is less than 40 seconds old: processed again, it would make another allocation. The same holds for an
-//! allocation whose client has moved to another 5-tuple (RFC 8016).
+//! A retransmission of Allocate is recognized by the allocation that the request made. A Refresh with lifetime 0 leaves
+//! no such state. If its retransmission were processed again, it would end a newer allocation of the client on the same
+//! 5-tuple. So the server remembers this Refresh for as long as it may be retransmitted. It also remembers the Allocate
+//! request of the deleted allocation if that is less than 40 seconds old: processed again, it would make another
+//! allocation. The same applies to an allocation whose client has moved to another 5-tuple (RFC 8016).
 //!
 //! An entry stays 40 seconds. If the table or the share of a prefix is full, a new deletion is not remembered. Its
 //! retransmission then gets 437, which clients treat as a success (RFC 8656 §8.3).
@@ -27,14 +27,15 @@ use crate::{ClientPath, FiveTuple, Mono};
 /// RFC 8489 §6.3.1: "in the last 40 seconds".
 pub(super) const WINDOW_S: u64 = 40;
 
-/// One prefix may have this part of the table.
+/// The divisor for the share of one address prefix: at most an eighth of the table.
 const PREFIX_SHARE: usize = 8;
 
+/// A request that must not be processed again: a Refresh with lifetime 0, or the Allocate of a deleted allocation.
 #[derive(Debug)]
 struct Deletion {
     path: PackedPath,
     transaction_id: TransactionId,
-    /// Who asked for it: the response carries the integrity of that key.
+    /// The user who sent the request. The response has the integrity of this user's key.
     user: Arc<User>,
     expires: Mono,
 }
@@ -53,9 +54,9 @@ impl Deletion {
 #[derive(Debug)]
 pub(super) struct Deletions {
     queue: VecDeque<Deletion>,
-    /// The number of the oldest one.
+    /// The number of the oldest deletion.
     first: u32,
-    /// Their numbers, by 5-tuple and transaction.
+    /// The numbers of the deletions, by 5-tuple and transaction.
     index: HashTable<u32>,
     shares: PrefixCounts,
     hash: KeyedHash,
@@ -72,7 +73,7 @@ impl Deletions {
         }
     }
 
-    /// Who deleted an allocation with this transaction.
+    /// The user of the request with this transaction, if the request is remembered.
     pub(super) fn find(&self, context: &RequestContext, now: Mono) -> Option<&Arc<User>> {
         if self.queue.is_empty() {
             return None;
@@ -89,11 +90,13 @@ impl Deletions {
         (deletion.expires > now).then_some(&deletion.user)
     }
 
+    /// The deletion with this number.
     fn at(&self, number: u32) -> Option<&Deletion> {
         self.queue.get(number.wrapping_sub(self.first) as usize)
     }
 
-    /// Remembers the transaction of an authenticated request, if there is room for it.
+    /// Remembers the transaction of an authenticated request, if there is room for it. First forgets those that have
+    /// expired. `limit` is the maximum number of entries.
     pub(super) fn remember(
         &mut self,
         (path, transaction_id, user): (&ClientPath, TransactionId, Arc<User>),
@@ -145,17 +148,18 @@ impl Deletions {
         }
     }
 
-    /// How many there are.
+    /// How many deletions are remembered.
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// When all of them are old. There is no earlier deadline: until then each new one forgets the old ones.
+    /// When the last of them expires. There is no earlier deadline: until then, [`remember`](Self::remember) forgets
+    /// those that have expired.
     pub(super) fn all_old_at(&self) -> Option<Mono> {
         self.queue.back().map(|newest| newest.expires)
     }
 
-    /// Forgets everything, and the memory it took.
+    /// Forgets all deletions, and releases their memory.
     pub(super) fn clear(&mut self) {
         *self = Deletions::new(self.hash.clone());
     }

@@ -29,7 +29,7 @@ const V6_UNREACHABLE: u8 = 1;
 const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_TIME_EXCEEDED: u8 = 3;
 
-/// The bytes that an indication draws from the allocation's rate: those of its ICMP attribute.
+/// The bytes that an indication counts towards the rate limit of the allocation: those of its ICMP attribute.
 const ICMP_INDICATION_LEN: usize = 8;
 
 impl IcmpError {
@@ -57,8 +57,8 @@ impl IcmpError {
     }
 }
 
-/// Whether the policy denies this peer: then the client gets no ICMP report. Port 0: the port is unknown. That is so
-/// for an error that this host's own kernel raised, about a datagram longer than its interface takes.
+/// Whether the policy denies this peer. Then the client gets no indication. Port 0 means that the port is unknown: the
+/// kernel of this host has raised the error, because a datagram is longer than the MTU of the interface.
 fn is_denied(policy: &dyn PeerPolicy, client: &ClientIdentity<'_>, peer: SocketAddr) -> bool {
     let class = match peer.port() {
         0 => class_of_address(policy, client, peer.ip()),
@@ -68,8 +68,8 @@ fn is_denied(policy: &dyn PeerPolicy, client: &ClientIdentity<'_>, peer: SocketA
 }
 
 impl Server {
-    /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5). The client gets a
-    /// Data indication, also if the peer has a channel (RFC 8656 §12.5).
+    /// Handles an ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5). The
+    /// client gets a Data indication, also if the peer has a channel (RFC 8656 §12.5).
     ///
     /// # Errors
     /// The reason why the client gets no indication. Counted in [`Stats`](super::Stats).
@@ -87,7 +87,8 @@ impl Server {
         outcome
     }
 
-    /// Queues a Data indication with an ICMP error for the client (RFC 8656 §11.5), if a permission covers `peer`.
+    /// Queues a Data indication with an ICMP error for the client (RFC 8656 §11.5). `peer` is where the datagram was
+    /// sent to. Returns the reason if the client gets none, such as a missing permission for `peer`.
     fn relay_icmp(
         &mut self,
         now: Now,
@@ -99,8 +100,7 @@ impl Server {
             return Err(DropReason::IcmpNotRelayed);
         }
         let live = live(&mut self.relays, now, key)?;
-        // The permission that counts is that of the peer it was sent to, not of the sender of the ICMP
-        // message.
+        // The permission must be for the peer that the datagram was sent to, not for the sender of the ICMP message.
         live.permissions
             .get(&peer.ip(), now.mono)
             .ok_or(DropReason::PeerWithoutPermission)?;

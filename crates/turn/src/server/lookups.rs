@@ -185,7 +185,7 @@ impl Server {
     pub fn keys_found(&mut self, now: Now, lookup: LookupKey, found: KeyLookup) -> bool {
         let suspended = &mut self.lookups.suspended;
         if suspended
-            .get_tenant(lookup.index, lookup.generation)
+            .get_of_generation(lookup.index, lookup.generation)
             .is_none()
         {
             return false;

@@ -217,7 +217,7 @@ impl Server {
         to_client: Traffic,
     ) {
         let AllocationKey { index, generation } = allocation;
-        let (peers, client) = match self.clients.get_tenant(index, generation) {
+        let (peers, client) = match self.clients.get_of_generation(index, generation) {
             Some(client) => match client.allocation_mut() {
                 Some(allocation) => (&mut allocation.to_peers, &mut allocation.to_client),
                 None => return,

@@ -235,7 +235,9 @@ impl Server {
         request: RequestKey,
         is_meant: impl Fn(&Opening) -> bool,
     ) -> Option<Box<Opening>> {
-        let client = self.clients.get_tenant(request.index, request.generation)?;
+        let client = self
+            .clients
+            .get_of_generation(request.index, request.generation)?;
         if !matches!(&client.stage, Stage::Opening(opening) if is_meant(opening)) {
             return None;
         }

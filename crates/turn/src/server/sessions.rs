@@ -94,7 +94,10 @@ impl Server {
 
     /// Ends an allocation. Returns `false` if there is none with this key.
     pub fn close_session(&mut self, now: Now, key: AllocationKey) -> bool {
-        let exists = self.clients.get_tenant(key.index, key.generation).is_some()
+        let exists = self
+            .clients
+            .get_of_generation(key.index, key.generation)
+            .is_some()
             && self.clients.allocation(key.index).is_some();
         if exists {
             self.close_client(now, key.index, CloseReason::Operator);

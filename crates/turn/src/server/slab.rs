@@ -30,7 +30,7 @@ struct Chunk<T> {
     slots: Vec<Slot<T>>,
     used: usize,
     first_free: u32,
-    /// The generation of slots to be made: later than that of any slot whose memory was returned.
+    /// The generation of new slots. It is later than that of any entry in slots whose memory was released.
     generation: u32,
 }
 
@@ -48,7 +48,7 @@ impl<T> Chunk<T> {
         self.used < CHUNK_ENTRIES
     }
 
-    /// Returns the number of the slot and its generation. There must be room.
+    /// Puts an entry into a free or a new slot. Returns the slot's number and generation. The chunk must have room.
     fn insert(&mut self, value: T) -> (usize, u32) {
         if self.first_free == END_OF_LIST {
             return self.add_slot(value);
@@ -64,6 +64,7 @@ impl<T> Chunk<T> {
         (number, slot.generation)
     }
 
+    /// Adds a slot at the end of the chunk. Returns its number and its generation.
     fn add_slot(&mut self, value: T) -> (usize, u32) {
         if self.slots.is_empty() {
             self.slots.reserve_exact(CHUNK_ENTRIES);
@@ -76,6 +77,7 @@ impl<T> Chunk<T> {
         (self.slots.len() - 1, self.generation)
     }
 
+    /// Takes an entry out. The slot gets the next generation, so that keys to the entry find nothing.
     fn remove(&mut self, number: usize) -> Option<T> {
         let slot = self.slots.get_mut(number)?;
         if matches!(slot.content, Content::Free(_)) {
@@ -91,7 +93,7 @@ impl<T> Chunk<T> {
         }
     }
 
-    /// Returns the memory of a chunk without entries.
+    /// Releases the memory of a chunk without entries.
     fn release_memory(&mut self) {
         let latest = self.slots.iter().map(|slot| slot.generation).max();
         *self = Chunk {
@@ -120,7 +122,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Puts an entry in and returns where: its index and generation.
+    /// Adds an entry. Returns its index and generation.
     pub(super) fn insert(&mut self, value: T) -> (u32, u32) {
         let place = self.chunk_with_room();
         let chunk = &mut self.chunks[place as usize];
@@ -134,6 +136,7 @@ impl<T> Slab<T> {
         (place * CHUNK_ENTRIES as u32 + number as u32, generation)
     }
 
+    /// The number of the lowest chunk that has room; a new chunk if there is none.
     fn chunk_with_room(&mut self) -> u32 {
         if let Some(place) = self.with_room.first() {
             return *place;
@@ -174,8 +177,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry at this index, if it is this tenant.
-    pub(super) fn get_tenant(&mut self, index: u32, generation: u32) -> Option<&mut T> {
+    /// The entry at this index, if it has this generation.
+    pub(super) fn get_of_generation(&mut self, index: u32, generation: u32) -> Option<&mut T> {
         match self.slot_mut(index)? {
             Slot {
                 generation: current,
@@ -196,7 +199,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The generation of the tenant at this index, or of the next one.
+    /// The generation of the entry at this index. If there is none, that of the next entry there.
     pub(super) fn generation(&self, index: u32) -> u32 {
         let chunk = self.chunks.get(index as usize / CHUNK_ENTRIES);
         let slot = chunk.and_then(|chunk| chunk.slots.get(index as usize % CHUNK_ENTRIES));
@@ -222,7 +225,8 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The chunk at `place` has no entries any more. Of two such chunks the lower one keeps its memory.
+    /// Called when the chunk at `place` has no entries any more. One such chunk, the lowest, keeps its memory as a
+    /// spare.
     fn keep_one_spare(&mut self, place: u32) {
         let (kept, other) = match self.spare {
             Some(spare) => (spare.min(place), Some(spare.max(place))),
@@ -252,8 +256,8 @@ mod tests {
         let (again, second) = slab.insert('b');
         assert_eq!(again, index);
         assert_ne!(first, second);
-        assert_eq!(slab.get_tenant(index, first), None);
-        assert_eq!(slab.get_tenant(index, second), Some(&mut 'b'));
+        assert_eq!(slab.get_of_generation(index, first), None);
+        assert_eq!(slab.get_of_generation(index, second), Some(&mut 'b'));
     }
 
     #[test]
@@ -296,7 +300,7 @@ mod tests {
             slab.insert(7);
         }
         for (index, generation) in keys {
-            assert_eq!(slab.get_tenant(index, generation), None);
+            assert_eq!(slab.get_of_generation(index, generation), None);
             assert_eq!(slab.get(index), Some(&7));
         }
     }

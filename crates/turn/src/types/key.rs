@@ -6,7 +6,7 @@
 pub struct RelayKey {
     /// The slot in the server's table.
     pub index: u32,
-    /// Which tenant of the slot is meant.
+    /// Distinguishes the successive entries of the slot.
     pub generation: u32,
 }
 
@@ -32,7 +32,7 @@ impl RelayKey {
 pub struct RequestKey {
     /// The slot in the server's table.
     pub index: u32,
-    /// Which tenant of the slot is meant.
+    /// Distinguishes the successive entries of the slot.
     pub generation: u32,
 }
 
@@ -41,7 +41,7 @@ pub struct RequestKey {
 pub struct LookupKey {
     /// The slot in the server's table.
     pub index: u32,
-    /// Which tenant of the slot is meant.
+    /// Distinguishes the successive entries of the slot.
     pub generation: u32,
 }
 
@@ -50,7 +50,7 @@ pub struct LookupKey {
 pub struct ConnectionKey {
     /// The slot in the server's table.
     pub index: u32,
-    /// Which tenant of the slot is meant.
+    /// Distinguishes the successive entries of the slot.
     pub generation: u32,
 }
 
@@ -59,7 +59,7 @@ pub struct ConnectionKey {
 pub struct AllocationKey {
     /// The slot in the server's table: small numbers, used again and again, so that an embedder may index by it.
     pub index: u32,
-    /// Which tenant of the slot is meant.
+    /// Distinguishes the successive entries of the slot.
     pub generation: u32,
 }
 

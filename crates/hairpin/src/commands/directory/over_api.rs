@@ -15,12 +15,12 @@ use crate::commands::output::{self, printable};
 use crate::config::plural;
 use crate::control::protocol::Reply;
 
-/// Lines of a file in one request. The server has to store them before its connection ends.
+/// Lines of a file in one request. The server must store them within its time limit for a request.
 const MAX_LINES: usize = 100;
-/// A realm for checking lines. The server uses its own one.
+/// The realm for the check of a file if the command line has none. The server uses its own realm.
 const ANY_REALM: &str = "realm";
 
-/// Prints a refusal, or what `show` makes of the result.
+/// Prints the text that `show` makes of the result, or the refusal of the server.
 fn conclude(reply: Reply, show: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
     match reply {
         Ok(result) => {
@@ -31,12 +31,12 @@ fn conclude(reply: Reply, show: impl FnOnce(&Value) -> String) -> Result<ExitCod
     }
 }
 
-/// Nothing is printed.
+/// For [`conclude`]: prints nothing.
 fn quiet(_: &Value) -> String {
     String::new()
 }
 
-/// A random text that the server has made, on a line of its own.
+/// The line with the random password or secret that the server has made. Empty if the command had one of its own.
 fn made(result: &Value, name: &str) -> String {
     let made = result[name].as_str();
     made.map(|made| format!("{made}\n")).unwrap_or_default()
@@ -57,6 +57,7 @@ pub(super) fn user(client: &Client, command: &User) -> Result<ExitCode> {
     }
 }
 
+/// Adds a user, or changes its password. `mode` is `add` or `change`.
 fn put_user(client: &Client, args: &Password, mode: &str) -> Result<ExitCode> {
     let given = args.password_file.as_deref().map(first_line).transpose()?;
     let body = json!({ "password": given, "mode": mode });
@@ -66,6 +67,7 @@ fn put_user(client: &Client, args: &Password, mode: &str) -> Result<ExitCode> {
     conclude(reply, |result| made(result, "password"))
 }
 
+/// Prints the users page by page. JSON is printed at the end, as one list.
 fn list_users(client: &Client, args: &List) -> Result<ExitCode> {
     let realm = args.target.realm.as_deref();
     let (mut after, mut after_realm) = (args.after.clone(), None::<String>);
@@ -111,7 +113,7 @@ fn list_users(client: &Client, args: &List) -> Result<ExitCode> {
 fn import_users(client: &Client, args: &Import) -> Result<ExitCode> {
     let text = whole_text(&args.file)?;
     let realm = args.target.realm.as_deref();
-    // Before anything is sent: a file with a mistake changes nothing.
+    // The check is before the first request, so that a file with a mistake changes nothing.
     checked_users(&args.file, &text, realm.unwrap_or(ANY_REALM))?;
     let lines: Vec<&str> = text.lines().collect();
     let mut imported = 0;
@@ -173,6 +175,7 @@ pub(super) fn realm(client: &Client, command: &Realm) -> Result<ExitCode> {
     }
 }
 
+/// Adds origins to a realm, and sets limits. The server leaves limits that are `null` as they are.
 fn set_realm(client: &Client, args: &RealmSet) -> Result<ExitCode> {
     let limits = [args.max_bps, args.total_quota, args.user_quota];
     if args.origin.is_empty() && limits.iter().all(Option::is_none) {

@@ -1,4 +1,4 @@
-//! The database that has the registration bindings, for the thread of the server that saves them.
+//! Connects the server to the SQL database of registration bindings (`sip.binding_database`).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::config::Config;
 
-/// Adds the database of the configuration, if there is one.
+/// Adds the database of `sip.binding_database` to the server, if it is set.
 ///
 /// # Errors
 /// If there is no state directory, or this node has no name.
@@ -33,10 +33,11 @@ pub(super) fn add(builder: Builder, config: &Config) -> Result<Builder> {
     })))
 }
 
-/// The database. It is opened by the thread that uses it.
+/// The database. The thread that saves bindings opens it, at its first use.
 #[derive(Debug)]
 struct Database {
     options: Options,
+    /// The value of the column `node`.
     node: String,
     opened: Mutex<Option<Opened>>,
 }
@@ -48,20 +49,21 @@ struct Opened {
 }
 
 impl Database {
-    fn with<T>(
+    /// Opens the database if that was not done, and waits for the result of `query`.
+    fn run<T>(
         &self,
-        work: impl AsyncFnOnce(&SavedBindings) -> Result<T, stores::StoreError>,
+        query: impl AsyncFnOnce(&SavedBindings) -> Result<T, stores::StoreError>,
     ) -> Result<T, SaveError> {
         let mut slot = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = match &mut *slot {
             Some(opened) => opened,
             None => slot.insert(self.open()?),
         };
-        Ok(opened.runtime.block_on(work(&opened.saved))?)
+        Ok(opened.runtime.block_on(query(&opened.saved))?)
     }
 
     fn open(&self) -> Result<Opened, SaveError> {
-        // This thread opens no port and loads nothing.
+        // This thread requires no capability: it binds no port and loads no BPF program.
         privileges::drop_all()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -79,7 +81,7 @@ impl BindingDatabase for Database {
     }
 
     fn load(&self) -> Result<Vec<u8>, SaveError> {
-        self.with(SavedBindings::load)
+        self.run(SavedBindings::load)
     }
 
     fn save(&self, states: &[AddressState<'_>]) -> Result<(), SaveError> {
@@ -90,6 +92,6 @@ impl BindingDatabase for Database {
             state: state.record,
         });
         let rows: Vec<BindingRow<'_>> = rows.collect();
-        self.with(async |saved| saved.save(&rows).await)
+        self.run(async |saved| saved.save(&rows).await)
     }
 }

@@ -19,8 +19,8 @@ use super::sip_tables;
 use super::tables::{self, IgnoredRows, NoEffectReason, is_default};
 use crate::config::{self, Config, token_key};
 
-/// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are
-/// used as soon as they do.
+/// How long the start waits for databases, and a reload for new ones. If a database has not responded at the
+/// start, the server uses it as soon as it responds.
 const MAX_START_TIME: Duration = Duration::from_secs(3);
 /// Changed users that are reported one by one. If there are more, all users are looked up again.
 const MAX_REPORTED_USERS: usize = 256;
@@ -87,7 +87,7 @@ impl Databases {
         })
     }
 
-    /// None.
+    /// No stores.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Databases {
         Ok(next)
     }
 
-    /// Uses other stores from now on. Returns those of before, which are open until they are dropped.
+    /// Uses other stores from now on. Returns the previous ones, which stay open until they are dropped.
     pub(super) fn replace(&mut self, next: InUse) -> InUse {
         std::mem::replace(&mut self.in_use, next)
     }
@@ -142,7 +142,7 @@ impl Databases {
         now.len() != self.applied.len() || !now.iter().zip(&self.applied).all(same)
     }
 
-    /// Logs how the stores differ from those of before.
+    /// Logs how many stores were opened and closed since `before`.
     pub(super) fn log_change(&self, before: &InUse) {
         let opened = self.in_use.list.count_without(&before.list);
         let closed = before.list.count_without(&self.in_use.list);
@@ -172,7 +172,7 @@ impl Databases {
         !self.in_use.is_default || self.sources().any(has_some)
     }
 
-    /// Adds the contents of the stores.
+    /// Adds the small tables, the users and the token keys of the stores to the settings.
     pub(super) fn add_to(&self, settings: &mut Settings, config: &Config) {
         let shared = self.sources().map(|it| it.shared().unwrap_or_default());
         let shared: Vec<_> = shared.collect();
@@ -180,7 +180,7 @@ impl Databases {
         for shared in &shared {
             sip_tables::add_to(&mut settings.sip, shared);
         }
-        // After all realms are known: a user of the second store may be of a realm of the first.
+        // All realms are known only now. A user of one store may belong to a realm of another.
         for source in self.sources() {
             if source.may_have_users() {
                 settings.credentials.push(Arc::clone(source) as _);
@@ -198,6 +198,8 @@ impl Databases {
         }
     }
 
+    /// Adds the token keys that are valid now. The first key of a key ID applies: the configuration comes before the
+    /// stores.
     fn add_token_keys(
         &self,
         settings: &mut Settings,
@@ -214,8 +216,8 @@ impl Databases {
                     ignored.add(&row.realm, why);
                     continue;
                 }
-                let is_twice = keys.iter().any(|key| key.kid == row.kid);
-                if !is_twice && is_valid(row, now) {
+                let is_duplicate = keys.iter().any(|key| key.kid == row.kid);
+                if !is_duplicate && is_valid(row, now) {
                     keys.extend(key_of(row));
                 }
             }
@@ -227,12 +229,14 @@ impl Databases {
         }
     }
 
+    /// Returns the changes since the last call.
     fn take_notices(&self) -> Notices {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *notices)
     }
 }
 
+/// Opens the stores of a configuration. Stores that are open already are shared.
 fn open(stores: &Stores, config: &Config) -> Result<InUse> {
     let opened = stores.open(list(config)?);
     Ok(InUse {
@@ -241,6 +245,7 @@ fn open(stores: &Stores, config: &Config) -> Result<InUse> {
     })
 }
 
+/// The error with the setting that must be checked.
 fn about(error: &OpenError) -> anyhow::Error {
     anyhow!("{error}; see auth.stores")
 }
@@ -257,7 +262,7 @@ pub(in crate::commands) fn list(config: &Config) -> Result<Vec<StoreSettings>> {
     Ok(vec![config::default_store(&folder)])
 }
 
-/// Makes the state directory as the server does.
+/// Makes the state directory if it does not exist, with access only for its owner.
 fn make_private(folder: &Path) -> Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(folder);
@@ -269,6 +274,7 @@ fn make_private(folder: &Path) -> Result<()> {
     })
 }
 
+/// Records a change until the main thread applies it.
 fn note(notices: &Mutex<Notices>, notice: Notice) {
     let mut notices = notices.lock().unwrap_or_else(PoisonError::into_inner);
     match notice {
@@ -276,12 +282,12 @@ fn note(notices: &Mutex<Notices>, notice: Notice) {
         Notice::User(name) => notices.users.push(name),
         Notice::Everything => notices.everything = true,
         Notice::Shared => notices.shared = true,
-        // Probes and metrics look by themselves.
+        // Health checks and metrics read the state of the stores themselves.
         Notice::Health => {}
     }
 }
 
-/// Why no client can have a token of a key with this realm; `None` if clients can.
+/// Why a token key of this realm has no effect; `None` if it has one.
 fn why_unused(settings: &Settings, realm: &str, server_name: &str) -> Option<NoEffectReason> {
     if !is_default(settings, realm) && settings.realms.iter().all(|it| it.name != realm) {
         return Some(NoEffectReason::of_unknown(realm));
@@ -291,12 +297,13 @@ fn why_unused(settings: &Settings, realm: &str, server_name: &str) -> Option<NoE
     (!fits).then_some(NoEffectReason::ServerName)
 }
 
-/// Whether a key is valid now.
+/// Whether a key is valid now. A lifetime of 0 has no end.
 fn is_valid(row: &TokenKeyRow, now_unix_s: u64) -> bool {
     let end = row.since_unix_s.saturating_add(row.lifetime_s);
     now_unix_s >= row.since_unix_s && (row.lifetime_s == 0 || now_unix_s < end)
 }
 
+/// The token key of a row. If the row has a mistake, logs it and returns `None`.
 fn key_of(row: &TokenKeyRow) -> Option<TokenKey> {
     let key = row.key.trim();
     let key = token_key(&row.kid, key, row.algorithm.trim(), &row.realm);
@@ -313,7 +320,8 @@ impl Service<'_> {
     /// Applies changes of the stores.
     pub(super) fn follow_databases(&mut self) {
         let notices = self.running.databases().take_notices();
-        // The start and a reload read the tables of new stores by themselves, and these stores report it as well.
+        // The start and a reload read the tables of new stores themselves, and these stores send a notice, too. Then no
+        // table has changed.
         if notices.shared && self.running.databases().have_changed_tables() {
             let tables = self.running.databases().tables();
             // A reload also forgets all users.

@@ -1,4 +1,4 @@
-//! SIP aliases and routes of a store. A row that cannot be used is named in the log; the others apply.
+//! SIP aliases and routes of a store. The log names each row that cannot be used. The other rows apply.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,11 @@ use stores::Shared;
 
 use crate::config::route_of_store;
 
-/// Rows of one table that the log names. A table can have many more.
+/// Maximum number of unusable rows of one table that the log names. A table can have many more.
 const MAX_LOGGED_ROWS: usize = 20;
 
-/// Adds the aliases and routes. Those of the configuration and of earlier stores win.
+/// Adds the SIP aliases and routes of one store to the settings. A row is ignored if the settings already have its
+/// alias or its route name, from the configuration or an earlier store.
 pub(super) fn add_to(sip: &mut SipSettings, shared: &Shared) {
     if shared.sip.aliases.is_empty() && shared.sip.routes.is_empty() {
         return;
@@ -20,7 +21,7 @@ pub(super) fn add_to(sip: &mut SipSettings, shared: &Shared) {
         tracing::warn!("SIP aliases and routes of a store have no effect: there is no sip.domain");
         return;
     }
-    // The settings are refused later if they cannot be served.
+    // The domains are invalid. The server rejects these settings later.
     let Ok(domains) = Domains::new(sip.domains.clone()) else {
         return;
     };
@@ -28,6 +29,7 @@ pub(super) fn add_to(sip: &mut SipSettings, shared: &Shared) {
     add_routes(sip, shared, &domains);
 }
 
+/// Appends the aliases of a store to those of the settings. Logs and leaves out those that cannot be used.
 fn add_aliases(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
     let alias = |(alias, aor): &(String, String)| Alias {
         alias: alias.clone(),
@@ -45,11 +47,12 @@ fn add_aliases(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
         tracing::warn!(more, "more SIP aliases of a store are ignored");
     }
     let mut wrong = wrong.into_iter().map(|(place, _)| place).peekable();
-    // Both are in order.
-    let is_used = |(place, alias)| wrong.next_if_eq(&place).is_none().then_some(alias);
-    sip.aliases = all.into_iter().enumerate().filter_map(is_used).collect();
+    // `wrong` and `all` have the same order, so one pass is enough.
+    let usable = |(place, alias)| wrong.next_if_eq(&place).is_none().then_some(alias);
+    sip.aliases = all.into_iter().enumerate().filter_map(usable).collect();
 }
 
+/// Appends the routes of a store to those of the settings. Logs and leaves out those that cannot be used.
 fn add_routes(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
     let mut ignored = 0;
     let mut names: HashSet<String> = sip.routes.iter().map(|route| route.name.clone()).collect();
@@ -80,7 +83,8 @@ fn add_routes(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
     }
 }
 
-/// Whether a route can be used with the settings.
+/// Checks that the settings have the trunks and the domain of a route. A trunk to which it sends must have an address.
+/// The error is the reason why the route cannot be used.
 fn check(sip: &SipSettings, route: &Route, domains: &Domains) -> Result<(), String> {
     let trunk = |name: &String| {
         let found = sip.trunks.iter().find(|trunk| trunk.name == *name);
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_used_is_added_and_the_configuration_and_earlier_stores_win() {
+    fn usable_rows_are_added_unless_the_configuration_or_an_earlier_store_has_them() {
         let mut sip = settings();
         let first = shared(
             &[
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_of_a_later_store_takes_nothing_from_an_earlier_store() {
+    fn an_alias_of_a_later_store_does_not_change_one_of_an_earlier_store() {
         let mut sip = settings();
         add_to(&mut sip, &shared(&[("desk@a.org", "bob@a.org")], &[]));
         let second = [("bob@a.org", "desk@a.org"), ("info@a.org", "desk@a.org")];

@@ -34,7 +34,7 @@ use crate::config::setting::{
 };
 use crate::config::sip::{Algorithms, ForkingOrder, Origin, WebSocketPath};
 use crate::config::sip_advertise::Advertise;
-use crate::config::sip_binding_database::BindingDatabase;
+use crate::config::sip_binding_database::BindingDatabaseUrl;
 use crate::config::sip_calls;
 use crate::config::sip_domains;
 use crate::config::sip_forwards;
@@ -353,7 +353,7 @@ pub(crate) struct Settings {
     /// `sip.bindings`
     pub(crate) sip_bindings: Entry<SipBindings>,
     /// `sip.binding_database`
-    pub(crate) sip_binding_database: Entry<BindingDatabase>,
+    pub(crate) sip_binding_database: Entry<BindingDatabaseUrl>,
     /// `sip.binding_database_ca`
     pub(crate) sip_binding_database_ca: Entry<List<RootFile>>,
     /// `sip.bindings_per_user`

@@ -84,6 +84,7 @@ fn listening_ip(line: &Line, _: &File, _: &mut Draft) -> Verdict {
     }
 }
 
+/// The verdict of an option with a port, whose value `finish` or another option writes into the keys `to`.
 fn port(line: &Line, to: &str) -> Verdict {
     match line.port() {
         Some(_) => Verdict::carried(to),
@@ -106,7 +107,7 @@ fn alt_port(line: &Line, file: &File, _: &mut Draft) -> Verdict {
 }
 
 fn rfc5780(_: &Line, file: &File, draft: &mut Draft) -> Verdict {
-    let others = others(file);
+    let others = second_addresses(file);
     if others.is_empty() {
         return Verdict::unsupported("it requires two listening-ip of one family");
     }
@@ -116,15 +117,15 @@ fn rfc5780(_: &Line, file: &File, draft: &mut Draft) -> Verdict {
     Verdict::carried("nat_discovery.udp")
 }
 
-/// The second address of each family with the alternative port.
-fn others(file: &File) -> Vec<SocketAddr> {
-    let first = file.port("listening-port", DEFAULT_PORT);
-    let port = file.port("alt-listening-port", first.saturating_add(1));
+/// The second listening address of each family, with the alternative port: coturn's OTHER-ADDRESS (RFC 5780 §7.4).
+fn second_addresses(file: &File) -> Vec<SocketAddr> {
+    let listening_port = file.port("listening-port", DEFAULT_PORT);
+    let port = file.port("alt-listening-port", listening_port.saturating_add(1));
     let ips = specific(file);
-    let of = |is_v4| ips.iter().filter(move |ip| ip.is_ipv4() == is_v4);
+    let of_family = |is_v4| ips.iter().filter(move |ip| ip.is_ipv4() == is_v4);
     [true, false]
         .into_iter()
-        .filter_map(|is_v4| of(is_v4).nth(1))
+        .filter_map(|is_v4| of_family(is_v4).nth(1))
         .map(|ip| SocketAddr::new(*ip, port))
         .collect()
 }
@@ -184,13 +185,13 @@ fn listening(file: &File) -> Vec<IpAddr> {
     ips
 }
 
-/// The listening addresses that are addresses of a host.
+/// The listening addresses without the wildcard addresses.
 fn specific(file: &File) -> Vec<IpAddr> {
     let ips = listening(file).into_iter();
     ips.filter(|ip| !ip.is_unspecified()).collect()
 }
 
-/// The relay addresses; none if hairpin decides.
+/// The relay addresses; empty if hairpin chooses them at startup.
 fn relays(file: &File) -> Vec<IpAddr> {
     let named = file.all("relay-ip").filter_map(|line| ip(line.word()));
     let mut relays: Vec<_> = named.filter(|ip| !ip.is_unspecified()).collect();
@@ -211,14 +212,18 @@ fn relays(file: &File) -> Vec<IpAddr> {
     relays
 }
 
-/// An external address of the file.
+/// The value of `external-ip`.
 enum External {
+    /// PUBLIC/PRIVATE: the public address of one relay address.
     Mapped(IpAddr, IpAddr),
+    /// PUBLIC: the public address of all relay addresses of its family.
     All(IpAddr),
+    /// A host name, whose addresses are public addresses.
     Name(String),
 }
 
 impl External {
+    /// Reads the value of a line; `None` if it is malformed.
     fn read(line: &Line) -> Option<External> {
         let (public, private) = match line.word().split_once('/') {
             Some((public, private)) => (public, Some(private)),
@@ -301,7 +306,7 @@ pub(super) fn udp_ports(file: &File) -> Vec<u16> {
     let auxiliary = file.all("aux-server");
     let auxiliary = auxiliary.filter_map(|line| address(line.word(), DEFAULT_PORT));
     ports.extend(auxiliary.map(|address| address.port()));
-    ports.extend(others(file).iter().map(SocketAddr::port));
+    ports.extend(second_addresses(file).iter().map(SocketAddr::port));
     ports
 }
 
@@ -314,8 +319,8 @@ pub(super) fn finish(file: &File, draft: &mut Draft) {
             .map(|ip| SocketAddr::new(*ip, port).to_string())
             .collect()
     };
-    // The server of NAT behaviour discovery opens the second address itself.
-    let seconds: Vec<_> = others(file).iter().map(SocketAddr::ip).collect();
+    // With nat_discovery.udp, hairpin opens the second addresses itself.
+    let seconds: Vec<_> = second_addresses(file).iter().map(SocketAddr::ip).collect();
     let mut first = ips.clone();
     first.retain(|ip| !seconds.contains(ip));
     if file.flag("no-udp") {

@@ -37,7 +37,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
 ];
 
-/// The networks that an address, a range or a network consists of.
+/// The networks that cover exactly an address, a range `FIRST-LAST` or a network. `None` if the value is none of these.
 fn networks(line: &Line) -> Option<Vec<IpNet>> {
     let text = line.word();
     if let Ok(network) = text.parse::<IpNet>() {
@@ -55,6 +55,8 @@ fn networks(line: &Line) -> Option<Vec<IpNet>> {
     }
 }
 
+/// Adds the networks of a `denied-peer-ip` line to `peers.deny`, except those within an `allowed-peer-ip`. coturn
+/// allows these, but in hairpin their longer prefix would deny them.
 fn denied(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
     let Some(networks) = networks(line) else {
         return Verdict::wrong("write an address or FIRST-LAST");

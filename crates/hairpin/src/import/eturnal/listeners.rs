@@ -6,7 +6,7 @@ use super::super::{Draft, Imported, Verdict};
 use super::push;
 use super::yaml::{self, Entry, Node};
 
-/// Without `listen`: UDP and TCP on port 3478 of all addresses.
+/// Adds the listeners of a file without `listen`: UDP and TCP on port 3478 of all addresses.
 pub(super) fn default(draft: &mut Draft) {
     for address in addresses(Ipv6Addr::UNSPECIFIED.into(), 3478) {
         draft.push("listen.udp", &*address);
@@ -14,7 +14,7 @@ pub(super) fn default(draft: &mut Draft) {
     }
 }
 
-/// In eturnal, `::` includes IPv4.
+/// The listening addresses for `ip`, as text. In eturnal, `::` includes IPv4, so it becomes `0.0.0.0` and `::`.
 fn addresses(ip: IpAddr, port: u16) -> Vec<String> {
     let ips = match ip {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => vec![Ipv4Addr::UNSPECIFIED.into(), ip],
@@ -25,11 +25,11 @@ fn addresses(ip: IpAddr, port: u16) -> Vec<String> {
         .collect()
 }
 
-/// Finds the verdict of each listener.
+/// Imports the elements of `listen`: adds their addresses to the draft, and a verdict for each element to `imported`.
 pub(super) fn read(entry: &Entry<'_>, imported: &mut Imported) {
     for node in yaml::elements(&entry.value) {
         let line = node.span.start.line();
-        let verdict = listener(node, &mut imported.draft);
+        let verdict = import_listener(node, &mut imported.draft);
         push(imported, line, "listen", verdict);
     }
     let draft = &mut imported.draft;
@@ -40,6 +40,7 @@ pub(super) fn read(entry: &Entry<'_>, imported: &mut Imported) {
                 .to_owned(),
         );
     }
+    // If a key is missing, hairpin chooses addresses at startup. An empty list prevents this.
     for key in ["listen.tcp", "listen.tls"] {
         if !draft.has(key) {
             draft.set(key, toml::Value::Array(Vec::new()));
@@ -48,7 +49,9 @@ pub(super) fn read(entry: &Entry<'_>, imported: &mut Imported) {
     draft.set("listen.dtls", toml::Value::Array(Vec::new()));
 }
 
-fn listener(node: &Node<'_>, draft: &mut Draft) -> Verdict {
+/// Adds the addresses of one listener to the draft. Returns the verdict: the keys that have the addresses now, or why
+/// the listener was not understood.
+fn import_listener(node: &Node<'_>, draft: &mut Draft) -> Verdict {
     let fields = yaml::children(node.clone());
     let known = ["ip", "port", "transport", "proxy_protocol", "enable_turn"];
     if let Some(unknown) = fields.iter().find(|field| !known.contains(&&*field.name)) {
@@ -74,22 +77,17 @@ fn listener(node: &Node<'_>, draft: &mut Draft) -> Verdict {
     let (Some(ip), Some(port)) = (ip, port) else {
         return Verdict::wrong("ip must be an IP address, and port a number up to 65535");
     };
-    let keys: &[&str] = match transport {
+    let keys: &[&'static str] = match transport {
         "udp" => &["listen.udp"],
         "tcp" => &["listen.tcp"],
         "tls" => &["listen.tls"],
         "auto" => &["listen.tcp", "listen.tls"],
         _ => return Verdict::wrong("transport is udp, tcp, tls or auto"),
     };
-    for key in keys {
-        let key = match *key {
-            "listen.udp" => "listen.udp",
-            "listen.tcp" => "listen.tcp",
-            _ => "listen.tls",
-        };
-        addresses(ip, port)
-            .into_iter()
-            .for_each(|address| draft.push(key, address));
+    for &key in keys {
+        for address in addresses(ip, port) {
+            draft.push(key, address);
+        }
     }
     let to = keys.join(" and ");
     match (

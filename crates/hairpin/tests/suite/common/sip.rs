@@ -36,7 +36,7 @@ impl SipServer {
         Self::start_in(tempfile::tempdir().unwrap(), config)
     }
 
-    /// The same in a folder that has something already.
+    /// The same in a folder that may have files already.
     pub(crate) fn start_in(folder: tempfile::TempDir, config: &SipConfig<'_>) -> Self {
         let users: String = config
             .users

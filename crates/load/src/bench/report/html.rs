@@ -50,6 +50,7 @@ impl Report {
         page
     }
 
+    /// Under which conditions the benchmark ran, and a table of the servers.
     fn describe_conditions(&self) -> String {
         let load = match self.load {
             super::LoadKind::Frames => "individual frames, injected below the sockets",
@@ -85,6 +86,7 @@ impl Report {
         text + "</table>"
     }
 
+    /// The part of the page about one scenario: charts, tables, and what went wrong.
     fn section(&self, scenario: &Scenario, rows: &[&Row]) -> String {
         let names = match scenario {
             Scenario::Sip { .. } => ["goodput per second", "processor time per unit at 60 %, ns"],
@@ -142,10 +144,10 @@ impl Report {
                 let _ = write!(text, "<p class='failure'>{name}: {}</p>", escape(failure));
             }
         }
-        text + &self.raw(scenario, rows)
+        text + &self.rounds_table(scenario, rows)
     }
 
-    /// What became of the datagrams.
+    /// A table of lost, duplicated, reordered and damaged datagrams, and of the cost, with one row per server.
     fn deliveries(&self, rows: &[&Row]) -> String {
         let lines: Vec<String> = rows
             .iter()
@@ -179,6 +181,7 @@ impl Report {
         )
     }
 
+    /// The server with this index, as a chart shows it.
     fn labelled(&self, side: usize) -> Side<'_> {
         Side {
             side,
@@ -186,6 +189,7 @@ impl Report {
         }
     }
 
+    /// A chart of the ratio of each server to the first one, with a dot per round.
     fn ratio_dots(&self, scenario: &Scenario, rows: &[&Row], measure: Measure) -> String {
         let first = &self.sides[0].name;
         let what = if measure == Measure::Main {
@@ -208,7 +212,7 @@ impl Report {
         )
     }
 
-    /// Offered against delivered load of every step of every search.
+    /// A chart of offered and delivered load: one point for each step of each search. Empty if there was no search.
     fn ramp(&self, scenario: &Scenario, rows: &[&Row]) -> String {
         let steps = |side| -> Vec<(f64, f64)> {
             let packets = self
@@ -233,7 +237,8 @@ impl Report {
         }
     }
 
-    fn raw(&self, scenario: &Scenario, rows: &[&Row]) -> String {
+    /// A table with both measures of each round and server, which the reader can unfold.
+    fn rounds_table(&self, scenario: &Scenario, rows: &[&Row]) -> String {
         let mut text =
             "<details><summary>rounds</summary><table><tr><th>server<th>round<th>main<th>cost</tr>"
                 .to_owned();

@@ -51,7 +51,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// A TURN server, which can do everything.
+    /// A TURN server over UDP. It relays in both directions and answers Binding requests.
     pub const TURN: Abilities = Abilities {
         turn: true,
         to_peer: true,
@@ -73,7 +73,7 @@ impl Abilities {
         tls: true,
         ..Abilities::TURN
     };
-    /// A TURN server whose answers to Binding requests are not of interest: they do not miss.
+    /// A TURN server that is measured without Binding requests: they need no channel, so they cannot miss one.
     pub const MISS: Abilities = Abilities {
         binding: false,
         ..Abilities::TURN
@@ -101,7 +101,7 @@ impl Abilities {
         raw: true,
         ..Abilities::TO_PEER
     };
-    /// A SIP server that only answers.
+    /// A SIP server that only answers OPTIONS and calls, and forwards nothing.
     pub const SIP_UAS: Abilities = Abilities {
         turn: false,
         to_peer: false,
@@ -110,7 +110,7 @@ impl Abilities {
         sip: true,
         ..Abilities::TURN
     };
-    /// The same, with a challenge for each REGISTER. It verifies and keeps nothing.
+    /// A [`SIP_UAS`](Abilities::SIP_UAS) that also challenges each REGISTER. It verifies and keeps nothing.
     pub const SIP_CHALLENGES: Abilities = Abilities {
         sip_register: true,
         ..Abilities::SIP_UAS
@@ -121,19 +121,19 @@ impl Abilities {
         sip_proxy: true,
         ..Abilities::SIP_UAS
     };
-    /// The same over TCP and TLS as well; how long it works on a request can be set.
+    /// The server of [`SIP`](Abilities::SIP), also over TCP and TLS. How long it works on a request can be set.
     pub const SIP_CONNECTIONS: Abilities = Abilities {
         tcp: true,
         tls: true,
         sip_service: true,
         ..Abilities::SIP
     };
-    /// The same over WebSocket as well.
+    /// The server of [`SIP_CONNECTIONS`](Abilities::SIP_CONNECTIONS), also over WebSocket with TLS.
     pub const SIP_ALL: Abilities = Abilities {
         wss: true,
         ..Abilities::SIP_CONNECTIONS
     };
-    /// Several workers and an HTTP server with metrics.
+    /// A TURN server with several workers, and metrics over HTTP. It is measured only in the scenario `spread`.
     pub const SPREAD: Abilities = Abilities {
         spread: true,
         to_peer: false,
@@ -162,7 +162,7 @@ impl Abilities {
         ..Abilities::TURN
     };
 
-    /// Whether a scenario can be run.
+    /// Whether a server with these abilities can be measured in a scenario.
     pub fn allow(&self, scenario: &Scenario) -> bool {
         match scenario {
             Scenario::Relay {
@@ -197,6 +197,7 @@ impl Abilities {
         }
     }
 
+    /// Whether it can do this work of SIP.
     fn supports(&self, work: SipWork) -> bool {
         match work {
             SipWork::Options | SipWork::Call => self.sip,
@@ -205,6 +206,7 @@ impl Abilities {
         }
     }
 
+    /// Whether it accepts SIP clients over this transport.
     fn carries(&self, over: SipTransport) -> bool {
         match over {
             SipTransport::Udp => self.sip,
@@ -219,7 +221,7 @@ impl Abilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// It must reach its gates and deliver everything unharmed: the preset `hairpin`.
+    /// It must reach its gates and deliver everything unharmed: the presets `hairpin` and `hairpin-spread`.
     Gated,
     /// Others are compared with it: the preset `floor`.
     Floor,
@@ -236,11 +238,11 @@ pub struct Side {
     pub command: Vec<String>,
     /// What it can do.
     pub abilities: Abilities,
-    /// How what it delivers is counted.
+    /// Where the datagrams that it delivers are counted.
     pub sink: Hook,
     /// Its role in the gates.
     pub role: Role,
-    /// Whether it is measured on two processors. Where there is no third, the second is the generator's.
+    /// Whether it is measured on two processors. If no other one is free, the second is that of the generator.
     pub two_processors: bool,
 }
 
@@ -281,15 +283,22 @@ impl Side {
     /// overload control), `kamailio` and `floor-sip`.
     ///
     /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; the default for a command), `static`,
-    /// `middlebox` and `stun`. A `static` server has its flows from the start, and relays ChannelData to the peer. A
-    /// `middlebox` forwards datagrams unchanged. Suffixes are `+p2c` (relays to the client too), `+stun` (answers
-    /// Binding requests too), `+tcp` and `+tls` (also accepts clients over TCP or TLS). Further suffixes are `+xdp`
-    /// (count behind it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
+    /// `middlebox`, `stun` and `sip`. A `static` server has its flows from the start, and relays ChannelData to the
+    /// peer. A `middlebox` forwards datagrams unchanged. A `sip` server answers OPTIONS and calls as a UAS.
     ///
-    /// The command is split into words as a POSIX shell does it, without expansions. These texts in its words are
-    /// replaced: `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`, `{client-ip}`,
-    /// `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}`. `{certificate}` and `{key}` are replaced by PEM
-    /// files.
+    /// Suffixes of a kind:
+    /// - `+p2c`: it also relays to the client
+    /// - `+stun`: it also answers Binding requests
+    /// - `+tcp` and `+tls`: it also accepts clients over TCP or TLS
+    /// - `+proxy` and `+wss`, for `sip`: it is a registrar and proxy; it accepts clients over WebSocket with TLS
+    /// - `+xdp`: an XDP program counts what arrives, for servers that relay in the kernel
+    /// - `+two`: it runs on two processors
+    ///
+    /// The command is split into words as a POSIX shell does it, without expansions. [`Side::command_line`] replaces
+    /// placeholders in the words: `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`,
+    /// `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}`. For SIP, there are `{sip-listen}`,
+    /// `{sip-tls-listen}` and `{sip-wss-listen}`. Later, the benchmark replaces `{certificate}` and `{key}` by the
+    /// paths of PEM files.
     ///
     /// # Errors
     /// [`BenchError::Spec`].
@@ -370,6 +379,8 @@ fn is_name(text: &str) -> bool {
     !text.trim().is_empty() && text.chars().all(allowed) && !text.contains('/')
 }
 
+/// Reads a kind with its suffixes, such as `static+p2c`. Returns the abilities, where delivered datagrams are counted,
+/// and whether the server runs on two processors.
 fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
     let mut words = kind.split('+');
     let mut abilities = match words.next()? {

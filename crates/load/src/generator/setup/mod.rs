@@ -31,7 +31,7 @@ pub struct TurnClients {
     pub server: Target,
     /// How they reach it.
     pub via: Via,
-    /// What to answer to its challenge; `None` fails if there is one.
+    /// The credentials for the server's challenge; without them, a challenge is an error.
     pub credentials: Option<Credentials>,
     /// How to answer it.
     pub security: Security,
@@ -233,7 +233,7 @@ pub(super) fn check_listens(clients: &TurnClients) -> Result<(), SetupError> {
     }
 }
 
-/// Connects once: what goes wrong with one connection goes wrong with all.
+/// Connects once, to report an error that all connections would have.
 pub(super) fn reach(server: &ServerAddress, timeout: Duration) -> Result<(), SetupError> {
     match probe::stun(server.clone(), timeout) {
         Err(source)
@@ -265,7 +265,8 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// Allocates for this many clients: the first alone, so that what goes wrong with all is said once and soon.
+    /// Makes an allocation for each of `count` clients. The first client goes alone: an error that all clients would
+    /// have is then reported once and soon.
     pub(super) fn allocate(
         options: &TurnClients,
         count: u32,
@@ -295,7 +296,8 @@ impl Setup {
         Ok(setup)
     }
 
-    /// Gives every client a permission or a channel for each of its peers, as `peers` says by the client's number.
+    /// Gives every client a permission or a channel for each of its peers. `peers` returns the peers of a client by its
+    /// number. The first client goes alone, as in [`Setup::allocate`].
     pub(super) fn connect(
         &mut self,
         framing: Framing,
@@ -317,7 +319,8 @@ impl Setup {
         Ok(())
     }
 
-    /// Starts something for each of these clients, a limited number at once, and waits for all of it.
+    /// Runs `start` for each client of `numbers`, and waits for the responses to all of them. At most `in_flight`
+    /// clients wait at the same time. `count` is the number of all clients.
     fn run(
         &mut self,
         numbers: std::ops::Range<u32>,
@@ -369,7 +372,7 @@ impl Setup {
         client.channel_of(now(), peer)
     }
 
-    /// Gives the clients away, in the order of their numbers.
+    /// Takes the clients out, in the order of their numbers, so that dropping `self` does not release them.
     pub(super) fn into_parts(mut self) -> Vec<ClientParts> {
         let ids = std::mem::take(&mut self.ids);
         let parts = ids.into_iter().filter_map(|id| self.driver.release(id));
@@ -383,7 +386,7 @@ impl Drop for Setup {
         if ids.is_empty() {
             return;
         }
-        // What was asked for and not yet answered may exist in a moment.
+        // A request without a response may still create an allocation, which must be released, too.
         let busy = |driver: &Driver, id| driver.client(id).is_some_and(Client::is_busy);
         let quiet = |driver: &Driver, _: &IgnoreEvents| !driver.ids().any(|id| busy(driver, id));
         let _ = self.driver.run_until(ANSWER_WAIT, &mut IgnoreEvents, quiet);

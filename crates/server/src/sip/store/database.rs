@@ -2,7 +2,7 @@
 
 use super::SaveError;
 use sip::{HashKey, Mono};
-use sip_server::log::{AddressState, Disk, Image, latest_states};
+use sip_server::log::{AddressState, Disk, Image, Log, latest_states};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,37 +10,39 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Between two writes. Changes of one address within this time are one row. With the time that a worker collects
-/// changes, the end of the process loses less than 1 s.
+/// The time between two writes. Changes of one address within this time are one write of its row. A worker collects
+/// changes for 200 ms before. So the end of the process loses less than 1 s of changes.
 const WRITE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Batches of up to so many bytes together are one write: about 10,000 changes of 400 bytes.
+/// The maximum of bytes of the batches in one write: about 10,000 changes of 400 bytes. A longer batch is a write of
+/// its own.
 const MAX_WRITE_BYTES: usize = 4 << 20;
 
-/// A database that has the registration bindings of one server. Its functions may block: they run on a thread of the
-/// server that does nothing else.
+/// A database that saves the registration bindings of one server. `load` and `save` may block: the server calls them on
+/// the thread that writes bindings. `id` must not block.
 pub trait BindingDatabase: Debug + Send + Sync {
-    /// Which database and which rows these are. Two servers with the same number have the same bindings, which decides
-    /// what an upgrade hands over.
+    /// Identifies the database, and the rows of this server in it. In an upgrade, the old process sends its bindings
+    /// only if the new process has another number.
     fn id(&self) -> u64;
 
-    /// The records of all bindings in any order, as [`AddressState::record`] has them.
+    /// Reads the records of all addresses ([`AddressState::record`]). They follow each other in any order.
     ///
     /// # Errors
-    /// If the database does not answer, or refuses. The server tries again after a second.
+    /// If the database does not respond, or refuses. The server retries after a second.
     fn load(&self) -> Result<Vec<u8>, SaveError>;
 
-    /// Replaces what the database has of these addresses. It must remove those without contacts.
+    /// Replaces the saved states of these addresses. It must remove addresses without contacts.
     ///
     /// # Errors
-    /// As for [`BindingDatabase::load`]. Some of the addresses may have been written then: they come again.
+    /// As for [`BindingDatabase::load`]. Even if some addresses were written, the server saves all of them again.
     fn save(&self, states: &[AddressState<'_>]) -> Result<(), SaveError>;
 }
 
-/// What was read from the database, until all workers have it.
+/// The bindings that were read from the database, until all workers have taken them.
 #[derive(Debug, Default)]
 pub(super) struct LoadedBindings {
     is_loaded: AtomicBool,
+    /// The bindings, and how many workers have taken them.
     image: Mutex<Option<(Arc<Image>, u16)>>,
 }
 
@@ -54,7 +56,8 @@ impl LoadedBindings {
         self.image.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bindings for one of so many workers; `None` if they are not read yet. Each worker may ask once.
+    /// The bindings, for one of `workers` workers; `None` if they are not read yet. A worker must not call it again
+    /// after it has got them: the last of the workers removes them.
     pub(super) fn take(&self, workers: u16) -> Option<Arc<Image>> {
         if !self.is_loaded.load(Ordering::Acquire) {
             return None;
@@ -70,15 +73,17 @@ impl LoadedBindings {
     }
 }
 
-/// The database as the writing thread has it.
+/// The database, for the writing thread.
 pub(super) struct SavedInDatabase {
     pub(super) database: Arc<dyn BindingDatabase>,
     pub(super) key: HashKey,
     pub(super) loaded: Arc<LoadedBindings>,
-    /// Hears after each attempt whether the bindings were read.
-    pub(super) starter: Sender<bool>,
-    /// Other processes with this state directory wait.
-    pub(super) _lock: Disk,
+    /// Gets the outcome of each attempt to read the bindings: `true` if they were read.
+    pub(super) load_outcomes: Sender<bool>,
+    /// The log in the state directory, which stays empty. Its lock is that of the state directory.
+    pub(super) log: Log<Disk>,
+    /// The records of the log at the start. A server without a database has written them.
+    pub(super) log_records: Vec<u8>,
 }
 
 impl SavedInDatabase {
@@ -86,22 +91,35 @@ impl SavedInDatabase {
         self.loaded.is_loaded.load(Ordering::Acquire)
     }
 
-    /// Reads the bindings, if that was not done. Nothing is written before: it would replace rows that were not read.
+    /// Reads the bindings, unless they were read. Call it before the first write, which would replace rows that were
+    /// not read.
     pub(super) fn load(&mut self) -> Result<(), SaveError> {
         if self.is_loaded() {
             return Ok(());
         }
-        let loaded = self.database.load();
-        let outcome = loaded.map(|records| {
+        let records = self.read();
+        let outcome = records.map(|records| {
             let image = Image::of_records(&records, self.key);
             self.loaded.set(image);
         });
-        // The starter may not wait any more.
-        let _ = self.starter.send(outcome.is_ok());
+        // The start may have stopped waiting.
+        let _ = self.load_outcomes.send(outcome.is_ok());
         outcome
     }
 
-    /// Writes the first batches. Returns how many.
+    /// The records of the database and of the log. Moves those of the log to the database.
+    fn read(&mut self) -> Result<Vec<u8>, SaveError> {
+        let mut records = self.database.load()?;
+        if !self.log_records.is_empty() {
+            self.database.save(&latest_states(&self.log_records))?;
+            self.log.clear()?;
+            // The last record of an address counts.
+            records.append(&mut self.log_records);
+        }
+        Ok(records)
+    }
+
+    /// Writes the first batches. Returns how many batches it has written.
     pub(super) fn write(&mut self, batches: &VecDeque<Vec<u8>>) -> Result<usize, SaveError> {
         let mut records = Vec::new();
         let mut count = 0;

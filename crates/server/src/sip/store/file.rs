@@ -19,10 +19,10 @@ pub(super) fn path(directory: &StateDir) -> PathBuf {
     directory.file(LOG_FILE)
 }
 
-/// Opens the log.
+/// Locks the log, opens it, and reads the bindings in it.
 ///
 /// # Errors
-/// [`StateError`] if another process has it, or it cannot be read.
+/// [`StateError`] if another process has the lock, or the log cannot be read.
 pub(super) fn open(directory: &StateDir, key: HashKey) -> Result<(Log<Disk>, Image), StateError> {
     let opened = Log::open(lock(directory)?, Settings::default(), key);
     opened.map_err(|source| StateError::Log {
@@ -31,19 +31,19 @@ pub(super) fn open(directory: &StateDir, key: HashKey) -> Result<(Log<Disk>, Ima
     })
 }
 
-/// Opens the file of the log, and locks it as long as the result lives. Waits for the lock, because the previous process
-/// may be about to end. A server whose bindings are in a database uses the lock only.
+/// Opens the file of the log, and locks it until the result is dropped. Waits for the lock, because the previous
+/// process may be about to end.
 ///
 /// # Errors
-/// [`StateError`] if another process has the lock, or there can be no file.
-pub(super) fn lock(directory: &StateDir) -> Result<Disk, StateError> {
+/// [`StateError`] if another process has the lock, or the file cannot be opened.
+fn lock(directory: &StateDir) -> Result<Disk, StateError> {
     let path = path(directory);
-    let until = Instant::now() + LOCK_TIMEOUT;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match Disk::open(&path) {
             Ok(disk) => return Ok(disk),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if Instant::now() >= until {
+                if Instant::now() >= deadline {
                     return Err(StateError::InUse {
                         path: directory.path().to_owned(),
                     });

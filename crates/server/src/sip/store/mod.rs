@@ -1,16 +1,16 @@
 //! Registration bindings that survive a restart: each worker sends its changes to one thread, which writes them to a
 //! log in the state directory, or to a database.
 //!
-//! A worker collects changes and sends them in one batch. The thread writes batches to the log at once, and synchronizes
-//! the file every two seconds. So the end of the process loses less than 1 s of accepted changes, and a power cut less
-//! than 5 s. It writes to a database twice per second.
+//! A worker collects changes and sends them in one batch. The thread writes batches to the log at once, and
+//! synchronizes the file every two seconds. So the end of the process loses less than 1 s of accepted changes, and a
+//! power cut less than 5 s. The thread writes to a database at most twice per second.
 //!
 //! If the disk or the database fails, the server continues. Batches then wait, up to [`MAX_WAITING_BYTES`], and the
 //! thread retries every second. Batches that do not fit are counted and lost. The next start does not have their
-//! bindings, unless the phones register again before. If the database does not respond at the start, the server starts
-//! without its bindings, and adds them when it responds.
+//! bindings, unless the phones register again before. If the bindings of a database cannot be read at
+//! the start, the server starts without them, and adds them later.
 //!
-//! A lock prevents other processes from using the log, or the database with the same state directory. For an upgrade,
+//! The lock of the state directory prevents a second process from using the log or the database. For an upgrade,
 //! [`SharedLog`] writes everything and releases the lock. If the new process ends, the old process opens the log again.
 
 mod database;
@@ -26,6 +26,8 @@ use sip_server::AorHash;
 use sip_server::location::{Limits, MemoryLocation};
 use sip_server::log::Image;
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,8 +43,10 @@ pub type SaveError = Box<dyn std::error::Error + Send + Sync>;
 /// The maximum of bytes in batches that wait to be written: about 200,000 changes of 300 bytes.
 const MAX_WAITING_BYTES: u64 = 64 << 20;
 
-/// How long the start waits for the bindings of a database.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the start waits for a database that does not respond.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the start waits until the bindings of a database are read.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The counters of the thread and of the workers.
 #[derive(Debug, Default)]
@@ -54,18 +58,19 @@ struct SharedCounts {
     log_bytes: AtomicU64,
 }
 
-/// The counters of the log.
+/// The counters of the log or the database.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StoreCounts {
-    /// Attempts to write or synchronize that failed.
+    /// Failed attempts to read a database, to write or to synchronize.
     pub(super) failures: u64,
     /// Batches that were lost.
     pub(super) lost: u64,
-    /// Bytes of the log.
+    /// Bytes of the log; 0 with a database.
     pub(super) log_bytes: u64,
 }
 
-/// The writing thread as the workers see it. The last one that drops it waits until everything is written.
+/// The workers' connection to the writing thread. Dropping it waits until the thread ends. Before its end, the thread
+/// tries once more to write everything.
 #[derive(Debug)]
 pub(crate) struct Store {
     sender: Option<Sender<WriterJob>>,
@@ -78,20 +83,22 @@ pub(crate) struct Store {
 #[derive(Debug)]
 pub(crate) struct SavePlace {
     pub(crate) directory: StateDir,
-    /// If it is set, bindings are there, and the directory only has the lock.
+    /// If it is set, it has the bindings. The directory then has only the key and the lock.
     pub(crate) database: Option<Arc<dyn BindingDatabase>>,
 }
 
-/// The number of the place without a database, for an upgrade. 0 means that bindings are not saved.
-const LOG_ID: u64 = 1;
-
-/// The number of a place: two processes with the same number have the same bindings.
-pub(crate) fn place_id(has_directory: bool, database: Option<&dyn BindingDatabase>) -> u64 {
-    match (has_directory, database) {
-        (false, _) => 0,
-        (true, None) => LOG_ID,
-        (true, Some(database)) => database.id().max(LOG_ID + 1),
+/// Identifies where a process saves bindings; 0 if it does not save them. In an upgrade, a new process with the same
+/// number reads the bindings there. The old process sends them to a new process with another number.
+pub(crate) fn place_id(directory: Option<&Path>, database: Option<&dyn BindingDatabase>) -> u64 {
+    let Some(directory) = directory else {
+        return 0;
+    };
+    let mut hasher = DefaultHasher::new();
+    match database {
+        Some(database) => (1u8, database.id()).hash(&mut hasher),
+        None => (0u8, directory).hash(&mut hasher),
     }
+    hasher.finish().max(1)
 }
 
 impl Store {
@@ -111,26 +118,29 @@ impl Store {
             let path = file::path(&place.directory).display().to_string();
             let loaded = load(&image, key, workers, now, &path);
             let store = Arc::new(Store::start(Target::Log(log), Arc::default())?);
-            return Ok(saved(loaded, &store, None));
+            return Ok(attach_store(loaded, &store, None));
         };
-        let (starter, started) = mpsc::channel();
+        let (log, image) = file::open(&place.directory, image_key)?;
+        let (load_outcomes, outcomes) = mpsc::channel();
         let loaded = Arc::default();
         let target = Target::Database(SavedInDatabase {
             database: Arc::clone(database),
             key: image_key,
             loaded: Arc::clone(&loaded),
-            starter,
-            _lock: file::lock(&place.directory)?,
+            load_outcomes,
+            log,
+            log_records: image.records().to_vec(),
         });
         let store = Arc::new(Store::start(target, loaded)?);
-        wait_until_loaded(&started);
+        wait_until_loaded(&outcomes);
         let Some(image) = store.loaded.take(1) else {
             let empty = |_| MemoryLocation::new(key, Limits::default());
             let late = Some((AorHash::new(key), now));
-            return Ok(saved((0..workers).map(empty).collect(), &store, late));
+            let empty = (0..workers).map(empty).collect();
+            return Ok(attach_store(empty, &store, late));
         };
         let loaded = load(&image, key, workers, now, "database");
-        Ok(saved(loaded, &store, None))
+        Ok(attach_store(loaded, &store, None))
     }
 
     fn start(target: Target, loaded: Arc<LoadedBindings>) -> Result<Store, StateError> {
@@ -159,19 +169,28 @@ impl Store {
 
     /// Sends a batch to the thread. A batch that does not fit is lost.
     fn save(&self, batch: Vec<u8>) {
+        let waiting = self.counts.waiting.load(Ordering::Relaxed);
+        match waiting + batch.len() as u64 <= MAX_WAITING_BYTES {
+            true => self.save_without_limit(batch),
+            false => self.count_lost(),
+        }
+    }
+
+    /// The same for a batch of any length.
+    fn save_without_limit(&self, batch: Vec<u8>) {
         if batch.is_empty() {
             return;
         }
         let len = batch.len() as u64;
-        let has_room = self.counts.waiting.load(Ordering::Relaxed) + len <= MAX_WAITING_BYTES;
-        let sent = has_room && {
-            self.counts.waiting.fetch_add(len, Ordering::Relaxed);
-            let sender = self.sender.as_ref();
-            sender.is_some_and(|sender| sender.send(WriterJob::Write(batch)).is_ok())
-        };
-        if !sent {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        self.counts.waiting.fetch_add(len, Ordering::Relaxed);
+        let sender = self.sender.as_ref();
+        if sender.is_none_or(|sender| sender.send(WriterJob::Write(batch)).is_err()) {
+            self.count_lost();
         }
+    }
+
+    fn count_lost(&self) {
+        self.counts.lost.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes and synchronizes everything that was handed over before. Returns whether that was possible.
@@ -236,8 +255,8 @@ fn load(image: &Image, key: HashKey, workers: u16, now: Now, path: &str) -> Vec<
     loaded.into_iter().map(|(location, _)| location).collect()
 }
 
-/// The bindings of all workers. `late`: the database has not responded yet.
-fn saved(
+/// The bindings of all workers, whose changes `store` saves. `late` is set if the database has not been read yet.
+fn attach_store(
     loaded: Vec<MemoryLocation>,
     store: &Arc<Store>,
     late: Option<(AorHash, Now)>,
@@ -247,20 +266,31 @@ fn saved(
         let late = late.map(|(hash, now)| LateLoad {
             hash,
             place: (worker, workers),
-            at: now.mono,
+            next_check: now.mono,
         });
         WorkerBindings::saved(location, Arc::clone(store), late)
     });
     bindings.collect()
 }
 
-/// Waits until the writing thread has read the bindings of the database, but not for long.
-fn wait_until_loaded(started: &Receiver<bool>) {
-    let until = Instant::now() + LOAD_TIMEOUT;
-    while let Ok(false) = started.recv_timeout(until.saturating_duration_since(Instant::now())) {}
+/// Waits until the writing thread has read the bindings of the database. Does not wait longer than
+/// [`DATABASE_TIMEOUT`] if attempts fail.
+fn wait_until_loaded(outcomes: &Receiver<bool>) {
+    let begun = Instant::now();
+    loop {
+        let left = LOAD_TIMEOUT.saturating_sub(begun.elapsed());
+        match outcomes.recv_timeout(left) {
+            Ok(true) => return,
+            Ok(false) if begun.elapsed() < DATABASE_TIMEOUT => {}
+            Ok(false) | Err(_) => break,
+        }
+    }
+    tracing::warn!(
+        "the server starts without the saved registration bindings: it adds them as soon as it has read them"
+    );
 }
 
-/// The log of a server, or its database. The server can release it for a process that takes over.
+/// The log or the database of a server. The server can release it for a process that takes over.
 #[derive(Debug)]
 pub(crate) struct SharedLog {
     place: SavePlace,
@@ -271,10 +301,10 @@ pub(crate) struct SharedLog {
 }
 
 impl SharedLog {
-    /// Opens the log, and loads each worker's bindings from it.
+    /// Opens the log or the database, and loads each worker's bindings from it.
     ///
     /// # Errors
-    /// [`StateError`] if another process has it, or it cannot be read.
+    /// [`StateError`] if another process has the lock, or the log cannot be read.
     pub(crate) fn open(
         place: SavePlace,
         key: HashKey,
@@ -310,18 +340,19 @@ impl SharedLog {
         drop(self.store().take());
     }
 
-    /// Opens the log again, with the changes that another process has written.
+    /// Opens the log or the database again, with the changes that another process has written.
     ///
     /// # Errors
-    /// [`StateError`] if another process has it, or it cannot be read.
+    /// [`StateError`] if another process has the lock, or the log cannot be read.
     pub(crate) fn reopen(&self, now: Now) -> Result<Vec<WorkerBindings>, StateError> {
         let kept = Store::open(&self.place, self.key, self.workers, now)?;
         *self.store() = kept.first().and_then(WorkerBindings::store).cloned();
         Ok(kept)
     }
 
-    /// The number of its place: see [`place_id`].
+    /// Identifies where this server saves bindings: see [`place_id`].
     pub(crate) fn place_id(&self) -> u64 {
-        place_id(true, self.place.database.as_deref())
+        let directory = self.place.directory.path();
+        place_id(Some(directory), self.place.database.as_deref())
     }
 }

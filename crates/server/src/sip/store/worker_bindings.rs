@@ -13,27 +13,27 @@ use std::time::Duration;
 /// How long a worker collects changes.
 const COLLECT_TIME: Duration = Duration::from_millis(200);
 
-/// How often a worker looks whether the bindings of the database have been read.
-const LATE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a worker checks whether the bindings of the database have been read.
+const LOAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The bindings of one worker, in memory or also saved.
 #[derive(Debug)]
 pub(crate) enum WorkerBindings {
     /// Bindings that end with the process.
     InMemory(MemoryLocation),
-    /// Bindings that are saved, too. The last part is set until those of the previous run have been read.
+    /// Bindings that are saved, too. The last part is set if those of the previous run have not been read yet.
     Saved(Persistent, Arc<Store>, Option<LateLoad>),
 }
 
-/// The bindings of the previous run come late, because the database did not respond at the start.
+/// A worker waits for the bindings of the previous run, because the database was not read in time at the start.
 #[derive(Debug)]
 pub(crate) struct LateLoad {
-    /// Which addresses belong to which worker.
+    /// Selects the worker of an address of record.
     pub(super) hash: AorHash,
-    /// The worker, and how many there are.
+    /// The number of the worker, and how many workers there are.
     pub(super) place: (u16, u16),
-    /// When to look next.
-    pub(super) at: Mono,
+    /// When to check next whether they have been read.
+    pub(super) next_check: Mono,
 }
 
 impl WorkerBindings {
@@ -47,7 +47,7 @@ impl WorkerBindings {
         WorkerBindings::Saved(Persistent { memory, journal }, store, late)
     }
 
-    /// The writing thread; `None` if the bindings are not saved.
+    /// The handle of the thread that writes the bindings; `None` if they are not saved.
     pub(super) fn store(&self) -> Option<&Arc<Store>> {
         match self {
             WorkerBindings::InMemory(_) => None,
@@ -69,14 +69,15 @@ impl WorkerBindings {
         }
     }
 
-    /// Saves the records that another process has handed over. They are of all workers.
+    /// Saves the records that another process has handed over. They are those of all workers, so one worker saves them.
     pub(in crate::sip) fn save_records(&self, records: &[u8]) {
         if let WorkerBindings::Saved(_, store, _) = self {
-            store.save(records.to_vec());
+            store.save_without_limit(records.to_vec());
         }
     }
 
-    /// Takes those bindings of another process's records that `hash` gives to this worker.
+    /// Loads the bindings that another process has handed over and that `hash` assigns to this worker. `place` has the
+    /// number of this worker, and how many workers there are.
     pub(in crate::sip) fn take_records(
         &mut self,
         now: Now,
@@ -90,7 +91,7 @@ impl WorkerBindings {
         }
     }
 
-    /// Sends all changes to the thread at once, because another process gets the log.
+    /// Sends all changes to the writing thread without delay, because another process is about to write the log.
     pub(in crate::sip) fn flush(&mut self) {
         if let WorkerBindings::Saved(persistent, store, _) = self {
             store.save(persistent.journal.take_all());
@@ -104,16 +105,16 @@ impl WorkerBindings {
         }
     }
 
-    /// Removes bindings that another process has in its log.
+    /// Removes all bindings from memory, because another process saves them now.
     pub(in crate::sip) fn clear(&mut self) {
         drop(self.memory_mut().take());
     }
 
-    /// The bindings in `places` slots from `first` on, as records of a log; `None` behind the last slot.
+    /// The bindings in `places` slots from `first` on, as records of a log; `None` after the last slot.
     pub(in crate::sip) fn records(&self, now: Now, first: usize, places: usize) -> Option<Vec<u8>> {
         let mut journal = Journal::new(Duration::ZERO);
         for (aor, bindings) in self.memory().part(first, places)? {
-            // An address that does not fit into a record was not saved before.
+            // A record that cannot be made is left out. It was not saved before either.
             if let Some(aor) = Aor::from_canonical(aor) {
                 let _ = journal.record(now, &aor, bindings);
             }
@@ -121,8 +122,8 @@ impl WorkerBindings {
         Some(journal.take_all())
     }
 
-    /// The addresses of record at the next `places` places from `first` on, with their bindings; `None` after the last
-    /// place. An address of record keeps its place as long as it has a binding.
+    /// The addresses of record in `places` slots from `first` on, with their bindings; `None` after the last slot. An
+    /// address of record keeps its slot as long as it has a binding.
     pub(in crate::sip) fn part(
         &self,
         first: usize,
@@ -141,7 +142,7 @@ impl WorkerBindings {
         self.memory().len()
     }
 
-    /// The time at which the next binding ends, or changes are to be saved.
+    /// When the next binding ends, changes are to be saved, or late bindings are to be checked for.
     pub(in crate::sip) fn next_deadline(&self) -> Option<Mono> {
         let (journal, late) = match self {
             WorkerBindings::InMemory(_) => (None, None),
@@ -150,31 +151,32 @@ impl WorkerBindings {
             }
         };
         let ends = self.memory().next_deadline();
-        let late = late.map(|late| late.at);
+        let late = late.map(|late| late.next_check);
         [journal, ends, late].into_iter().flatten().min()
     }
 
-    /// Removes the ended bindings of one address. Returns whether there were any.
+    /// Removes the expired bindings of one address. Returns the address; `None` if no binding has expired.
     pub(in crate::sip) fn expire(&mut self, now: Mono) -> Option<Aor> {
-        // The log needs no record of that: each binding in it has its expiry.
+        // That is not saved: each saved binding has its expiry.
         self.memory_mut().expire(now).map(|removed| removed.aor)
     }
 
-    /// Adds the bindings of the previous run, if they have been read since the last call. Returns whether it did.
+    /// Adds the bindings of the previous run, if they have been read late and were not added before. Returns whether it
+    /// has added them.
     pub(in crate::sip) fn load_late(&mut self, now: Mono) -> bool {
         let WorkerBindings::Saved(persistent, store, late) = self else {
             return false;
         };
-        let Some(waiting) = late.as_mut().filter(|late| late.at <= now) else {
+        let Some(waiting) = late.as_mut().filter(|late| late.next_check <= now) else {
             return false;
         };
         let Some(image) = store.loaded.take(waiting.place.1) else {
-            waiting.at = now.plus(LATE_INTERVAL);
+            waiting.next_check = now.plus(LOAD_CHECK_INTERVAL);
             return false;
         };
         let (hash, place) = (waiting.hash, waiting.place);
         let now = crate::sip::now();
-        let failures = image.merge(now, &hash, place, &mut persistent.memory);
+        let failures = image.merge(now, &hash, place, persistent) + image.report().damaged;
         let (worker, bindings) = (place.0, persistent.memory.len());
         tracing::info!(
             worker,
@@ -186,7 +188,14 @@ impl WorkerBindings {
         true
     }
 
-    /// Sends the changes that are due to the thread.
+    /// Keeps the bindings of `before` until those of the database are read. Otherwise `self` has them, and newer ones.
+    pub(in crate::sip) fn keep_until_loaded(&mut self, before: &mut WorkerBindings) {
+        if let WorkerBindings::Saved(persistent, _, Some(_)) = self {
+            persistent.memory = before.memory_mut().take();
+        }
+    }
+
+    /// Sends the changes that have waited for [`COLLECT_TIME`] to the writing thread.
     pub(in crate::sip) fn save(&mut self, now: Mono) {
         if let WorkerBindings::Saved(persistent, store, _) = self
             && let Some(batch) = persistent.journal.take(now)
@@ -195,7 +204,7 @@ impl WorkerBindings {
         }
     }
 
-    /// The counters of the log, for all workers.
+    /// The counters of the log or the database, for all workers.
     pub(in crate::sip) fn counts(&self) -> StoreCounts {
         match self {
             WorkerBindings::InMemory(_) => StoreCounts::default(),

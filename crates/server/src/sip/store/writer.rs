@@ -28,7 +28,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// When there is work without a batch.
+    /// When to call [`Writer::write`] even if no batch waits.
     fn next_deadline(&self, now: Mono) -> Option<Mono> {
         match self {
             Target::Log(log) => log.next_deadline(),
@@ -36,7 +36,7 @@ impl Target {
         }
     }
 
-    /// After a write, when to write again.
+    /// When to write next after a write at `now`; `None` if at once.
     fn next_write(&self, now: Mono) -> Option<Mono> {
         match self {
             Target::Log(_) => None,
@@ -44,7 +44,7 @@ impl Target {
         }
     }
 
-    /// Writes the first batches. Returns how many.
+    /// Writes the first batches. Returns how many batches it has written.
     fn write(&mut self, now: Mono, batches: &VecDeque<Vec<u8>>) -> Result<usize, SaveError> {
         match (self, batches.front()) {
             (_, None) => Ok(0),
@@ -56,7 +56,7 @@ impl Target {
         }
     }
 
-    /// What follows the batches.
+    /// After the batches: synchronizes the log if `writes_all`, else does its due work. A database requires neither.
     fn finish(&mut self, now: Now, writes_all: bool) -> Result<(), SaveError> {
         if let Target::Log(log) = self {
             if writes_all {
@@ -76,7 +76,7 @@ impl Target {
     }
 }
 
-/// Why the thread has to try again.
+/// The step that failed, and that the thread will retry.
 enum Failure {
     Load(SaveError),
     Save(SaveError),

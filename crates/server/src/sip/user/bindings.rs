@@ -17,7 +17,9 @@ impl WorkerTu {
         let Some(registrations) = &mut self.registrations else {
             return;
         };
-        registrations.save(now);
+        if registrations.save(now) {
+            self.publisher.restart();
+        }
         self.publisher.handle_timeout(now, registrations.kept());
         let _ = (0..MAX_EXPIRED)
             .take_while(|_| registrations.expire(now))

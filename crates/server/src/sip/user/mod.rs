@@ -99,7 +99,7 @@ pub(super) struct WorkerTu {
     registrations: Option<Box<Registrations>>,
     /// Publishes the bindings for other nodes.
     publisher: Publisher,
-    /// Bindings of an earlier run, as long as there is no domain.
+    /// Bindings of an earlier run, which a registrar takes when a reload adds a domain.
     spare: Option<WorkerBindings>,
     /// The proxy of the domains, if there are any.
     forwarder: Option<Box<Forwarder>>,
@@ -115,18 +115,23 @@ pub(super) struct WorkerTu {
     resumed: Option<(Box<[u8]>, Flow)>,
     /// Results for requests that have waited too long for a source of credentials.
     expired: Vec<LookupReply>,
+    /// The header lines that list what this server supports, such as Allow and Supported.
     abilities: CapabilityLines,
     /// The header field `Ice-Servers` of the 200 to a REGISTER.
     ice: Option<IceServers>,
+    /// The buffer for header lines of a response.
     lines: Vec<u8>,
     counts: TuCounts,
+    /// The number of the worker.
     number: u16,
     secrets: Secrets,
+    /// The seed of this worker. Each new registrar gets another one.
     seed: u64,
 }
 
 impl WorkerTu {
-    /// The transaction user of a worker, with the keys of tags and nonces of all workers.
+    /// The transaction user of the worker `number`. It has a registrar and a proxy if there are domains. `secrets` are
+    /// the same for all workers; `seed` is this worker's own, and makes its GRUUs unique.
     pub(super) fn new(
         number: u16,
         listeners: Sockets,
@@ -172,7 +177,7 @@ impl WorkerTu {
         }
     }
 
-    /// New settings.
+    /// Applies new settings. Adds a registrar and a proxy when the first domain appears.
     pub(super) fn apply_settings(&mut self, sip_config: &Arc<SipConfig>) {
         self.sip_config = sip_config.clone();
         self.authenticator.apply_settings(sip_config);
@@ -215,7 +220,7 @@ impl WorkerTu {
         RegEvents::new(config, secrets.key, number, part)
     }
 
-    /// Takes bindings of an earlier run, which are saved from now on.
+    /// Takes the bindings of an earlier run. From now on, their changes are saved too.
     pub(super) fn restore(&mut self, kept: WorkerBindings) {
         match &mut self.registrations {
             Some(registrations) => {
@@ -226,7 +231,7 @@ impl WorkerTu {
         }
     }
 
-    /// The bindings, also those that wait for a domain.
+    /// The bindings of this worker, also those that wait until there is a domain.
     pub(super) fn kept(&mut self) -> Option<&mut WorkerBindings> {
         match &mut self.registrations {
             Some(registrations) => Some(registrations.kept()),
@@ -279,7 +284,7 @@ impl WorkerTu {
         }
     }
 
-    /// The socket of this process that is bound to this address of a flow of another one.
+    /// The listener of this process that is bound to `local`, the local address of a flow of another process.
     pub(super) fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
         listener_at(&self.listeners.all, local)
     }
@@ -301,14 +306,14 @@ impl WorkerTu {
         }
     }
 
-    /// Adds the counters and gauges.
+    /// Writes the counters and gauges of the applications into `counters`.
     pub(super) fn count(&self, counters: &mut SipCounters) {
         counters.digest = self.authenticator.outcomes;
         counters.unacknowledged += self.counts.unacknowledged;
         counters.own_refused += self.counts.refused;
         if let Some(registrations) = &self.registrations {
             counters.bindings = registrations.len() as u64;
-            // One worker says it for all.
+            // The store is shared, so only the first worker reports its counters.
             if self.number == self.secrets.commons.numbering.first_worker {
                 let store = registrations.store_counts();
                 counters.store_failures = store.failures;
@@ -327,21 +332,21 @@ impl WorkerTu {
             counters.pushes = forwarder.pusher.sent;
             counters.pushes_dropped = forwarder.pusher.dropped;
             counters.calls_refused = forwarder.calls.refused;
-            // One worker says it for all.
+            // The dialogs are shared, so only the first worker reports them.
             if self.number == self.secrets.commons.numbering.first_worker {
                 (counters.calls, counters.calls_expired) = forwarder.calls.counts();
             }
         }
     }
 
-    /// Handles a request. Returns the number of the worker that it is for, if that is another one.
+    /// Handles a request: responds, forwards it, or returns the other worker that it belongs to.
     fn answer(
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
     ) -> Result<RequestOwner, RespondError> {
         match request.message.method() {
-            // There is nothing to cancel, for any sender.
+            // A CANCEL begins nothing, so it is not refused while the server drains.
             method if method != Some(Method::Cancel) && self.is_refused(&request) => {
                 transactions
                     .answer_statelessly(request, &Reply::new(503).headers(DRAINING_LINE))?;
@@ -367,9 +372,10 @@ impl WorkerTu {
                     .register(transactions, request, &mut self.lines, 0)?;
             }
             Some(Method::Bye) => self.uas.bye(transactions, request)?,
-            // §9.2: there is nothing to cancel. Nothing is kept of it: anybody can send that.
+            // RFC 3261 §9.2: a CANCEL that comes here matches no INVITE. The response is stateless, because anybody can
+            // send such a CANCEL.
             Some(Method::Cancel) => transactions.answer_statelessly(request, &Reply::new(481))?,
-            // §11.2, without keeping anything.
+            // RFC 3261 §11.2: OPTIONS. The response is stateless.
             _ => {
                 let reply = Reply::new(200).headers(&self.abilities.options);
                 transactions.answer_statelessly(request, &reply)?;
@@ -378,7 +384,7 @@ impl WorkerTu {
         Ok(RequestOwner::Here)
     }
 
-    /// The server is about to end, and the request would begin something.
+    /// Whether the server drains, and the request would begin a dialog or a registration.
     fn is_refused(&self, request: &NewRequest<'_>) -> bool {
         let begins = match self.forwarder {
             Some(_) => request.to_tag().is_none(),
@@ -437,7 +443,7 @@ impl TransactionUser for WorkerTu {
         mark: Mark,
         (response, flow): (&Message<'_>, &Flow),
     ) {
-        // There is nothing to learn from responses to a BYE of the user agent server.
+        // Responses to a BYE of the user agent server are ignored.
         if Proxy::owns(mark) {
             let now = transactions.now;
             self.with_proxy(transactions, Some(flow), |proxy, stack| {

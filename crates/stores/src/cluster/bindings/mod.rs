@@ -40,11 +40,11 @@ const COMPARE_AFTER_STEP_MS: u64 = 10_000;
 /// One binding, for the other nodes. They send requests to its node, so they need no contact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedBinding {
-    /// Tells the bindings of an address apart, on all nodes: a hash of instance and `reg-id`, or of the contact.
+    /// Distinguishes the bindings of an address on all nodes: a hash of instance and `reg-id`, or of the contact.
     pub id: u64,
     /// Whether it has a `reg-id`. Only then a phone that registers at another node leaves this one (RFC 5626 §6).
     pub has_reg_id: bool,
-    /// The name of its phone, on all nodes: the flows of one phone have the same. 0: no other binding is of its phone.
+    /// Identifies its phone on all nodes: all flows of a phone have one number. 0: its phone has no other binding.
     pub phone: u64,
     /// A hash of the Call-ID of the REGISTER.
     pub call: u64,
@@ -98,10 +98,12 @@ pub struct ClusterBindings {
     clock: Clock,
     /// The engine has responded to the last exchange.
     is_engine_up: AtomicBool,
-    /// The last look-up has failed, so no other one begins for a moment.
+    /// The last look-up has failed, so none begins for a short time.
     is_paused: AtomicBool,
     generation: AtomicU64,
+    /// Wakes the task that takes changes.
     pub(super) changed: Notify,
+    /// Wakes the task that takes look-ups.
     pub(super) wanted: Notify,
 }
 
@@ -145,7 +147,7 @@ impl ClusterBindings {
         }
     }
 
-    /// Another number if workers must publish all bindings again. Never 0.
+    /// A number that grows when workers must publish all bindings again. Never 0.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
@@ -181,7 +183,8 @@ impl ClusterBindings {
         }
     }
 
-    /// Looks an address up without waiting.
+    /// Looks up which other nodes have bindings of an address, in the cache only. If the cache has no result and the
+    /// engine can be asked, returns [`KnownBindings::Ask`].
     #[must_use]
     pub fn find(&self, aor: &[u8]) -> KnownBindings {
         self.find_at(aor, self.now_ms())
@@ -202,6 +205,7 @@ impl ClusterBindings {
         known
     }
 
+    /// Whether a look-up at the engine may begin.
     fn may_ask(&self) -> bool {
         self.is_engine_up.load(Ordering::Relaxed) && !self.is_paused.load(Ordering::Relaxed)
     }
@@ -250,7 +254,7 @@ impl ClusterBindings {
         }
     }
 
-    /// Takes the changes that have waited longest.
+    /// Takes at most `most` changes, those that have waited longest. Returns the requests to the engine for them.
     pub(super) fn take_changes(&self, most: usize, of: &Owner<'_>) -> Vec<BindRequest> {
         self.note_clock(of.unix_ms);
         let (changes, steps) = self.pop_changes(most);
@@ -306,13 +310,13 @@ impl ClusterBindings {
         }
     }
 
-    /// Notes bindings that two nodes have. `own`: another node has the later REGISTER. `others`: this node has it.
-    /// `unproven`: it is unknown which one is later.
+    /// Notes bindings that this node and another one have. For those in `own`, the other node has the later REGISTER,
+    /// so that this node must remove them. For `others`, this node has the later one. For `unproven`, it is unknown.
     pub(super) fn note_conflicts(&self, own: Vec<MovedBinding>, others: usize, unproven: usize) {
         let mut state = self.state();
-        let (room, dropped) = state.add_moved(own);
+        let (added, dropped) = state.add_moved(own);
         let counters = &mut state.counters.conflicts;
-        counters.this_node += room;
+        counters.this_node += added;
         counters.other_node += others as u64;
         counters.unproven += unproven as u64;
         counters.dropped += dropped;
@@ -331,9 +335,9 @@ impl ClusterBindings {
             }
         }
         let mut state = self.state();
-        let (room, dropped) = state.add_moved(moved);
+        let (added, dropped) = state.add_moved(moved);
         let counters = &mut state.counters.received;
-        counters.accepted += room;
+        counters.accepted += added;
         counters.untimely += more.untimely;
         counters.other_node += more.other_node;
         counters.forged += more.forged;
@@ -355,6 +359,7 @@ impl ClusterBindings {
         }
     }
 
+    /// Adds `more` to the counter of notices that `of` selects.
     pub(super) fn count_notices(&self, of: impl Fn(&mut BindingCounters) -> &mut u64, more: usize) {
         *of(&mut self.state().counters) += more as u64;
     }

@@ -51,6 +51,7 @@ pub(super) struct BindingsState {
 }
 
 impl BindingsState {
+    /// The cached result for an address. The outer `None`: there is none. The inner `None`: the engine did not respond.
     pub(super) fn cached(&self, aor: &[u8], now_ms: u64) -> Option<&AtNodes> {
         let cached = self.cache.get(aor)?;
         (cached.until_ms > now_ms).then_some(&cached.nodes)
@@ -80,10 +81,10 @@ impl BindingsState {
 
     /// Adds bindings that this node must remove. Returns how many fit, and how many do not.
     pub(super) fn add_moved(&mut self, moved: Vec<MovedBinding>) -> (u64, u64) {
-        let room = MAX_MOVED.saturating_sub(self.moved.len()).min(moved.len());
-        let dropped = moved.len() - room;
-        self.moved.extend(moved.into_iter().take(room));
-        (room as u64, dropped as u64)
+        let added = MAX_MOVED.saturating_sub(self.moved.len()).min(moved.len());
+        let dropped = moved.len() - added;
+        self.moved.extend(moved.into_iter().take(added));
+        (added as u64, dropped as u64)
     }
 }
 

@@ -8,8 +8,8 @@ use super::{Credentials, KeyLookup, KeyQuery, KeyReply, OwnedKeyQuery};
 
 /// Asks several sources in order.
 ///
-/// The keys of all sources that have the user at once count. Sources that respond later are queried only if no other
-/// source has the user. They are queried one after the other, until one has it.
+/// If sources that respond at once have the user, all their keys are valid. Sources that respond later are queried only
+/// if no other source has the user. They are queried one after the other, until one has the user.
 #[derive(Clone, Debug, Default)]
 pub struct AnyOf(
     /// The sources, in the order in which they are asked.
@@ -22,6 +22,7 @@ impl Credentials for AnyOf {
         lookups.fold(KeyLookup::Unknown, merge)
     }
 
+    // `find` has returned `Pending`. So no source that responds at once has the user.
     fn begin_find(&self, query: &KeyQuery<'_>, reply: KeyReply) {
         let pending =
             |source: &&Arc<dyn Credentials>| matches!(source.find(query), KeyLookup::Pending);
@@ -34,7 +35,7 @@ impl Credentials for AnyOf {
         );
     }
 
-    /// Only if all can: a client that got this bit sends hashes only.
+    /// Only if all sources can find a user by USERHASH: a client that learns of this feature sends hashes only.
     fn knows_userhash(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|source| source.knows_userhash())
     }
@@ -43,13 +44,14 @@ impl Credentials for AnyOf {
         self.0.iter().all(|source| source.supports(algorithm))
     }
 
-    /// Only if all are: a user that one source does not have may be one of another source.
+    /// Only if all are available: a user that one source does not have may be in another source.
     fn is_available(&self) -> bool {
         self.0.iter().all(|source| source.is_available())
     }
 }
 
-/// The result of two sources together: the user's keys if either has the user, else the more specific result.
+/// The result of two sources together. If both have the user under one name, it has the keys of both. If neither has
+/// the user, it is the more specific result.
 fn merge(one: KeyLookup, other: KeyLookup) -> KeyLookup {
     match (one, other) {
         (KeyLookup::Known(mut user), KeyLookup::Known(same)) => {
@@ -60,11 +62,12 @@ fn merge(one: KeyLookup, other: KeyLookup) -> KeyLookup {
         }
         (KeyLookup::Known(user), _) | (_, KeyLookup::Known(user)) => KeyLookup::Known(user),
         (KeyLookup::Pending, _) | (_, KeyLookup::Pending) => KeyLookup::Pending,
-        (KeyLookup::Unknown, told) | (told, _) => told,
+        (KeyLookup::Unknown, result) | (result, _) => result,
     }
 }
 
-/// Queries the next source that responds later; the others follow if it does not have the user.
+/// Queries the next of `sources`. If it does not have the user, the others follow. `before` is the merged result of the
+/// sources before. It is the reply if no source is left.
 fn begin_next(
     mut sources: std::vec::IntoIter<Arc<dyn Credentials>>,
     query: OwnedKeyQuery,
@@ -78,7 +81,7 @@ fn begin_next(
     let asked = query.clone();
     let then = KeyReply::new(move |lookup| match merge(before, lookup) {
         KeyLookup::Known(user) => reply.send(KeyLookup::Known(user)),
-        told => begin_next(sources, query, told, reply),
+        result => begin_next(sources, query, result, reply),
     });
     source.begin_find(&asked.query(), then);
 }

@@ -117,7 +117,7 @@ impl Server {
         }
         let client = self
             .clients
-            .get_tenant(ticket.index, ticket.generation)
+            .get_of_generation(ticket.index, ticket.generation)
             .map(|client| client.path.five_tuple());
         let first = client.ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
         // Ends what has expired.

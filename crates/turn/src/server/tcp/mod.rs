@@ -131,7 +131,7 @@ impl PeerConnections {
     }
 
     fn get(&mut self, key: ConnectionKey) -> Option<&mut PeerConnection> {
-        self.slab.get_tenant(key.index, key.generation)
+        self.slab.get_of_generation(key.index, key.generation)
     }
 
     fn key(&self, index: u32) -> ConnectionKey {
