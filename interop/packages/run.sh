@@ -70,7 +70,7 @@ check restart systemctl restart hairpin
 check "relays" probe
 check "phones register and call each other" calls 20/s 2s
 journal() { journalctl --no-pager --output cat -u hairpin; }
-journal | grep -q 'means="\?tc"\?' && ok "the kernel relays" || fail "the kernel relays" "$(journal)"
+journal | grep -q 'method="\?tc"\?' && ok "the kernel relays" || fail "the kernel relays" "$(journal)"
 journal | grep -q '^{' && fail "the journal has text" "$(journal)" || ok "the journal has text"
 check "runs as its own user" sh -c '[ "$(ps -o user= -p '"$(main_pid)"')" = hairpin ] || [ "$(stat -c %U /proc/'"$(main_pid)"')" = hairpin ]'
 check "the service has its state directory" sh -c '[ "$(stat -c %a:%U:%G /var/lib/hairpin)" = 700:hairpin:hairpin ]'
