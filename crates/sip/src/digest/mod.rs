@@ -2,7 +2,7 @@
 //! `auth-int`, both sides.
 //!
 //! A server stores nothing for a challenge: its [`NonceKeys`] recognise a nonce of theirs. It keeps a little, in a
-//! table that never grows, for nonces that somebody has answered rightly: [`Replay`], so that no answer counts twice.
+//! table with a limit, for nonces that somebody has answered rightly: [`Replay`], so that no answer counts twice.
 //! The path of a request:
 //!
 //! 1. no credentials for our realm: [`challenge`], one field for each algorithm, the best first

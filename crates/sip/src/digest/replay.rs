@@ -1,14 +1,17 @@
-//! Nonce counts that have been used (RFC 7616 §3.4, `nc`), in memory that never grows.
+//! Nonce counts that have been used (RFC 7616 §3.4, `nc`), in memory with a limit.
 //!
-//! The table is as large as it was made. A nonce selects one set of places, and its place has a window of the last 64
-//! counts, because requests overtake each other over UDP. If a set is full, the oldest nonce is removed and the set
-//! remembers its age. A nonce that is not in the set and is at least this old may have been there, so it counts as
+//! A nonce selects one set of places, and its place has a window of the last 64 counts, because requests overtake each
+//! other over UDP. The table begins small, because most servers have few clients. If a set is full, the table doubles,
+//! up to the size that it was made for. From then on, the oldest nonce of a full set is removed and the set remembers
+//! its age. A nonce that is not in the set and is at least this old may have been there, so it counts as
 //! used. So nothing counts twice, regardless of the load; what a full table costs is a few more challenges.
 //!
 //! Only nonces with a correct digest take a place.
 
 /// Places in a set.
 const WAYS: usize = 4;
+/// Sets of a table without nonces, or somewhat fewer or more: the table doubles until it has its full size.
+const FIRST_SETS: usize = 16;
 
 /// What the use of a nonce is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,15 +43,22 @@ struct Set {
 #[derive(Clone, Debug)]
 pub struct Replay {
     sets: Box<[Set]>,
+    /// How many sets there may be.
+    most: usize,
 }
 
 impl Replay {
-    /// Room for about `nonces`; 34 bytes each.
+    /// Room for at most about `nonces`; 34 bytes each when they are there.
     #[must_use]
     pub fn new(nonces: usize) -> Replay {
-        let sets = nonces.div_ceil(WAYS).max(1);
+        let most = nonces.div_ceil(WAYS).max(1);
+        let mut sets = most;
+        while sets > FIRST_SETS && sets.is_multiple_of(2) {
+            sets /= 2;
+        }
         Replay {
             sets: vec![Set::default(); sets].into_boxed_slice(),
+            most,
         }
     }
 
@@ -73,6 +83,10 @@ impl Replay {
             return NonceUse::Used;
         };
         if oldest.window != 0 {
+            if sets < self.most as u64 {
+                self.double();
+                return self.note(id, issued_unix_s, count);
+            }
             if issued_unix_s < oldest.issued_unix_s {
                 return NonceUse::Used;
             }
@@ -85,6 +99,21 @@ impl Replay {
             highest: count,
         };
         NonceUse::Fresh
+    }
+
+    /// Each set becomes two. Both know what the set knew of the age of removed nonces.
+    fn double(&mut self) {
+        let mut sets = [&self.sets[..], &self.sets[..]].concat();
+        let count = sets.len() as u64;
+        for (number, set) in (0..).zip(&mut sets) {
+            for entry in &mut set.entries {
+                // The other one of the two has it.
+                if entry.id % count != number {
+                    *entry = Entry::default();
+                }
+            }
+        }
+        self.sets = sets.into();
     }
 }
 
@@ -136,8 +165,14 @@ mod tests {
 
     /// However full the table is: what was taken once is never taken again.
     #[test]
-    fn nothing_counts_twice_though_the_table_is_full() {
-        let mut replay = Replay::new(8);
+    fn nothing_counts_twice_though_the_table_is_full_or_grows() {
+        // One that is full at once, one that becomes full, and one that only grows.
+        for nonces in [8, 4 * 32, 4 * 1024] {
+            nothing_counts_twice(Replay::new(nonces));
+        }
+    }
+
+    fn nothing_counts_twice(mut replay: Replay) {
         let (mut taken, mut seed, mut fresh) = (HashSet::new(), 1_u64, 0);
         for step in 0..20_000_u64 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -154,8 +189,29 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_what_it_was_made_with() {
+    fn memory_grows_with_the_nonces_up_to_what_it_was_made_for() {
         assert!(size_of::<Set>() <= 34 * WAYS);
         assert_eq!(Replay::new(0).sets.len(), 1);
+        assert_eq!(
+            Replay::new(4 * 1001).sets.len(),
+            1001,
+            "it cannot be halved"
+        );
+        let mut replay = Replay::new(4 * 1024);
+        assert_eq!(replay.sets.len(), FIRST_SETS);
+        let id = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        for number in 1..150 {
+            assert_eq!(replay.note(id(number), number, 1), NonceUse::Fresh);
+        }
+        assert!(replay.sets.len() <= 256, "{}", replay.sets.len());
+        for number in 1..150 {
+            let again = replay.note(id(number), number, 1);
+            assert_eq!(again, NonceUse::Used, "none was lost");
+            assert_eq!(replay.note(id(number), number, 2), NonceUse::Fresh);
+        }
+        for number in 150..50_000 {
+            replay.note(id(number), number, 1);
+        }
+        assert_eq!(replay.sets.len(), 1024, "and no larger");
     }
 }

@@ -3,7 +3,8 @@
 use sip::digest::{NonceUse, Replay};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Nonces whose counts are kept: one per client that registers within the lifetime of a nonce. Each uses 34 bytes.
+/// Nonces whose counts are kept: one per client that registers within the lifetime of a nonce. Each uses 34 bytes, if
+/// there are so many.
 const MAX_NONCES: usize = 1 << 18;
 
 /// Shards with a lock each, so that two workers seldom wait for the same lock.
