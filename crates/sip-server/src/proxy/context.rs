@@ -294,6 +294,14 @@ impl Context {
         }
     }
 
+    /// The call was answered. Its context stays for 32 s, and needs its address of record only for a record and for
+    /// flows that may still fail.
+    pub(super) fn drop_aor(&mut self) {
+        if self.is_quiet() && self.admitted.record().is_none() {
+            self.aor = None;
+        }
+    }
+
     /// Whether no branch waits for a final response.
     pub(super) fn is_quiet(&self) -> bool {
         self.branches.iter().all(|branch| branch.is_done)

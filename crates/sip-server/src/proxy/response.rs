@@ -230,6 +230,9 @@ impl Proxy {
         if !std::mem::replace(&mut context.is_answered, true) {
             context.best = Best::default();
             self.give_up_others(now, stack, key);
+            if let Some(context) = self.contexts.get(key) {
+                context.drop_aor();
+            }
         }
     }
 
