@@ -11,6 +11,8 @@ use crate::world::World;
 const CALLS: u32 = 512;
 /// What the project promises for a call in progress, and for a dialog that counts.
 const MAX_IN_PROGRESS: i64 = 4096;
+/// An answered call has its transactions for 32 s, but no messages any more.
+const MAX_ANSWERED: i64 = 1536;
 const MAX_PER_DIALOG: i64 = 512;
 
 fn world(is_counted: bool) -> World {
@@ -78,6 +80,27 @@ fn a_call_in_progress_costs_at_most_4_kb() {
     );
     assert!(each > 500, "{each}: nothing was measured");
     assert!(each <= MAX_IN_PROGRESS, "{each}");
+}
+
+#[test]
+fn an_answered_call_whose_transactions_are_kept_costs_at_most_1536_bytes() {
+    let answered = || {
+        let mut world = world(false);
+        world.nodes[UAS].script = answers(&[(50, 180), (100, 200)]);
+        begin(&mut world, 1);
+        world
+    };
+    let mut few = answered();
+    let mut many = answered();
+    begin(&mut many, 1 + CALLS);
+    for (world, calls) in [(&mut few, CALLS), (&mut many, 2 * CALLS)] {
+        assert_eq!(world.proxy().stats().contexts, calls as usize);
+    }
+    // What all calls share, such as room for messages, does not count.
+    let each = (bytes_of_proxy(many) - bytes_of_proxy(few)) / i64::from(CALLS);
+    println!("{each} bytes for each call that was answered: its transactions and the context");
+    assert!(each > 500, "{each}: nothing was measured");
+    assert!(each <= MAX_ANSWERED, "{each}");
 }
 
 /// Bytes that the proxy's node has after so many calls were answered, and their transactions have ended. No BYE has
