@@ -6,8 +6,8 @@
 //! ```
 //! The program is a filter of the socket (SO_ATTACH_BPF) and ends with it. Without rules, it passes everything.
 //! `programs/sip_admission_filter.bpf.c` defines new work. The caller computes the thresholds from the counts of the
-//! program. The program remembers dropped requests in two generations of a Bloom filter. They have a separate
-//! threshold.
+//! program. The program remembers dropped requests in two generations of a Bloom filter. The caller limits how many of
+//! them pass.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -47,8 +47,8 @@ pub struct Rules<'a> {
     pub keys: [u64; 2],
     /// The threshold of each place, 0 to 65535. A request whose hash is above its threshold is dropped.
     pub thresholds: &'a [u16; PLACES],
-    /// The threshold of requests that were dropped before, regardless of their place.
-    pub again: u16,
+    /// How many requests that were dropped before may pass until the next [`AdmissionFilter::set`], at most 2^31 - 1.
+    pub again: u32,
     /// The time at which these rules end, in nanoseconds of CLOCK_MONOTONIC.
     pub until_ns: u64,
 }
@@ -129,8 +129,8 @@ impl AdmissionFilter {
             rules.map_or(1, |rules| rules.keys[1]),
             rules.map_or(0, |rules| rules.until_ns),
             u64::from(!self.networks.is_empty())
-                | u64::from(self.generation) << 32
-                | u64::from(rules.map_or(0, |rules| rules.again)) << 48,
+                | u64::from(self.generation) << 16
+                | u64::from(rules.map_or(0, |rules| rules.again.min(i32::MAX as u32))) << 32,
         ];
         for (to, number) in head.chunks_exact_mut(8).zip(numbers) {
             to.copy_from_slice(&number.to_ne_bytes());

@@ -165,14 +165,18 @@ fn a_retransmission_has_the_fate_of_the_first_try() {
     assert_eq!(first, again);
     let passed = first.iter().filter(|passed| **passed).count();
     assert!((60..140).contains(&passed), "{passed} of 400");
-    // What was dropped is remembered, and has a threshold of its own.
+    // What was dropped is remembered.
     listener.set(&[u16::MAX; PLACES]);
     let later: Vec<bool> = (0..400)
         .map(|number| listener.passes(&client, &request(number)))
         .collect();
     assert_eq!(first, later);
     assert!((400..800).all(|number| listener.passes(&client, &request(number))));
-    listener.set_with(&[u16::MAX; PLACES], |rules| rules.again = u16::MAX);
+    // So many of them pass.
+    listener.set_with(&[u16::MAX; PLACES], |rules| rules.again = 100);
+    let later = (0..400).filter(|number| listener.passes(&client, &request(*number)));
+    assert_eq!(later.count(), passed + 100);
+    listener.set_with(&[u16::MAX; PLACES], |rules| rules.again = 400);
     assert!((0..400).all(|number| listener.passes(&client, &request(number))));
     // One generation is kept.
     listener.filter.age();

@@ -2,8 +2,8 @@
 //
 // A keyed hash of source and first bytes decides, so a retransmission has the fate of the first attempt. The share that passes is that
 // of the source's place, which the worker sets: a peer has its own, other sources share hashed ones. What was dropped is remembered in
-// a Bloom filter and has a share of its own, so that after an overload its retransmissions come behind what is new. The program counts
-// what each place asks for. The worker also says until when all this holds, so nothing outlives it. A request passes if it may belong to
+// a Bloom filter. The worker says how many of these pass, so that after an overload their retransmissions come behind what is new. The
+// program counts what each place asks for. The worker also says until when all this holds, so nothing outlives it. A request passes if it may belong to
 // an existing dialog or transaction: a To tag, credentials, or any other method. Responses and possible emergency calls pass, too.
 #include "packet.h"
 
@@ -26,12 +26,11 @@ struct rules {
     u64 multiplier; // odd
     u64 until_ns; // CLOCK_MONOTONIC
     u16 has_peers;
-    u16 unused;
     // The generation of the Bloom filter that is written, 0 or 1; both are read.
     u16 generation;
-    // A request whose hash is not above its threshold passes: 65535 is everything. This is that of what was dropped before ..
-    u16 again;
-    // .. and these are those of the others, by place.
+    // How many requests that were dropped before may still pass. Processors that pass one at the same time may pass one more each.
+    int again;
+    // A request that was not dropped before passes if its hash is not above the threshold of its place: 65535 is everything.
     u16 pass[PLACES];
 };
 _Static_assert(sizeof(struct rules) == 32 + 2 * PLACES, "rules");
@@ -313,7 +312,7 @@ INLINE int begins_something(struct text *text, u32 length)
 }
 
 // Nonzero: the request is dropped.
-INLINE int drops(struct __sk_buff *packet, const struct rules *rules, struct text *text)
+INLINE int drops(struct __sk_buff *packet, struct rules *rules, struct text *text)
 {
     struct network source;
     u32 length = packet->len - UDP_BYTES;
@@ -333,16 +332,19 @@ INLINE int drops(struct __sk_buff *packet, const struct rules *rules, struct tex
     u64 sum = hash(rules, text, length, seed);
     // Other bits than those that are compared.
     u64 other = (sum ^ sum >> 29) * rules->multiplier;
-    u32 threshold = rules->again;
-    if (!is_remembered(other, 0) && !is_remembered(other, 1)) {
+    if (is_remembered(other, 0) || is_remembered(other, 1)) {
+        if (rules->again > 0) {
+            __sync_fetch_and_add(&rules->again, -1);
+            return 0;
+        }
+    } else {
         u32 place = find_place(rules, &source, seed);
         if (place >= PLACES)
             return 0;
         count(place);
-        threshold = rules->pass[place];
+        if (sum >> 48 <= rules->pass[place])
+            return 0;
     }
-    if (sum >> 48 <= threshold)
-        return 0;
     remember(other, rules->generation);
     return 1;
 }

@@ -106,7 +106,13 @@ pub(super) struct Congestion {
     receiving: Duration,
     all: TimedMessages,
     refused: TimedMessages,
+    /// ACKs for 503s. Their time is part of the cost of the 503s.
+    acks: TimedMessages,
+    /// The time of 503s and of their ACKs that the engine does not know yet.
+    refusing: Duration,
     dropped: TimedMessages,
+    /// Messages sent since the batch began.
+    sent: u32,
     /// Idle time since the last batch.
     slept: Duration,
 }
@@ -127,7 +133,10 @@ impl Congestion {
             receiving: Duration::ZERO,
             all: TimedMessages::default(),
             refused: TimedMessages::default(),
+            acks: TimedMessages::default(),
+            refusing: Duration::ZERO,
             dropped: TimedMessages::default(),
+            sent: 0,
             slept: Duration::ZERO,
         }
     }
@@ -192,6 +201,8 @@ impl Congestion {
     /// other work has ended. `now` may be the start of the turn, and no time must count twice.
     pub(super) fn begin(&mut self, now: Now, engine: &mut Engine) {
         self.started_ns = now.mono.0.max(self.ended_ns);
+        // What timers have sent is not part of the batch.
+        self.sent = 0;
         let (tu_waiting, begun) = self.tu;
         let before = std::mem::replace(&mut self.tu_before, begun);
         let queued: u64 = self.queues.iter().map(|queue| queue.waiting).sum();
@@ -225,12 +236,18 @@ impl Congestion {
         self.receiving = took;
     }
 
+    /// Counts a message that was sent.
+    pub(super) fn count_sent(&mut self) {
+        self.sent = self.sent.saturating_add(1);
+    }
+
     /// Adds the time of one message. Called in an overload only.
     pub(super) fn add_message(&mut self, fate: MessageOutcome, took: Duration) {
         self.all.add(took);
         match fate {
             MessageOutcome::Served => {}
             MessageOutcome::Refused => self.refused.add(took),
+            MessageOutcome::AckOfRefusal => self.acks.add(took),
             MessageOutcome::Dropped => self.dropped.add(took),
         }
     }
@@ -239,18 +256,31 @@ impl Congestion {
     pub(super) fn end(&mut self, handled: usize, engine: &mut Engine) {
         self.ended_ns = io::clock::monotonic_ns();
         let batch = Duration::from_nanos(self.ended_ns - self.started_ns);
-        let busy = batch + std::mem::take(&mut self.receiving);
+        let receiving = std::mem::take(&mut self.receiving);
+        let busy = batch + receiving;
         self.busy_ns += busy.as_nanos() as u64;
-        let [all, refused, dropped] =
-            [&mut self.all, &mut self.refused, &mut self.dropped].map(std::mem::take);
-        // All messages share the time of receiving and sending.
+        let [all, refused, acks, dropped] = [
+            &mut self.all,
+            &mut self.refused,
+            &mut self.acks,
+            &mut self.dropped,
+        ]
+        .map(std::mem::take);
+        // All messages share the time of receiving, and all that were sent that of sending: an ACK has no response, and a
+        // proxied request has two messages.
         let handled = u32::try_from(handled).unwrap_or(u32::MAX);
-        let shared = busy.saturating_sub(all.time) / handled.max(1);
-        let refusing = refused.time + shared * refused.messages;
-        let dropping = dropped.time + shared * dropped.messages;
-        engine.observe_refusals(refused.messages, refusing);
+        let received_each = receiving / handled.max(1);
+        let sent_each = batch.saturating_sub(all.time) / self.sent.max(1);
+        let refusals = refused.messages + acks.messages;
+        let refusing =
+            refused.time + acks.time + received_each * refusals + sent_each * refused.messages;
+        let dropping = dropped.time + received_each * dropped.messages;
+        self.refusing += refusing;
+        if refused.messages > 0 {
+            engine.observe_refusals(refused.messages, std::mem::take(&mut self.refusing));
+        }
         engine.observe_spare(refusing + dropping);
-        let served = handled.saturating_sub(refused.messages + dropped.messages);
+        let served = handled.saturating_sub(refusals + dropped.messages);
         engine.observe_service(served, busy.saturating_sub(refusing + dropping));
         self.report_idle_time(engine);
     }
@@ -262,6 +292,8 @@ pub(super) enum MessageOutcome {
     Served,
     /// With a 503.
     Refused,
+    /// The ACK for a 503.
+    AckOfRefusal,
     Dropped,
 }
 

@@ -42,6 +42,10 @@ impl Engine {
             match self.shed(now, flow, bytes) {
                 Shed::Unknown => {}
                 Shed::Admitted => admitted = true,
+                Shed::AckOfRefusal => {
+                    self.stats.acks += 1;
+                    return Received::AckOfRefusal;
+                }
                 Shed::Refused => return Received::Refused(503),
                 Shed::Dropped => return self.drop_message(DropReason::Shed),
             }
@@ -472,13 +476,12 @@ impl Engine {
         if is_stream {
             return controller.admit_from_stream(now, class, source);
         }
-        let admission = controller.admit(now, class, source);
         // The filter lets each To tag and all credentials pass, because it cannot check them.
         let can_filter = fields.to_tag.is_empty() && fields.credentials == [None; 2];
         if class == Class::New && can_filter && Filter::concerns(bytes) {
-            controller.note_filterable(admission);
+            return controller.admit_filterable(now, source, bytes);
         }
-        admission
+        controller.admit(now, class, source)
     }
 
     /// What the To tag of a request proves: nothing, if this server has not written it and the TU does not recognize
@@ -520,15 +523,19 @@ impl Engine {
         let Some(branch) = via.branch.filter(|_| via.has_magic_cookie()) else {
             return Shed::Unknown;
         };
+        if method == Method::Ack {
+            let tag = self.tag_of(&via);
+            return match scan.to_tag() == Some(tag.as_bytes()) {
+                true => Shed::AckOfRefusal,
+                false => Shed::Unknown,
+            };
+        }
         let is_known = |method| {
             let fingerprint = self.matcher.by_branch(branch, &via, method);
             self.servers.find(fingerprint).is_some()
         };
         // A CANCEL belongs where its INVITE is; without one it is new work.
-        if method == Method::Ack
-            || is_known(method)
-            || (method == Method::Cancel && is_known(Method::Invite))
-        {
+        if is_known(method) || (method == Method::Cancel && is_known(Method::Invite)) {
             return Shed::Unknown;
         }
         let traits = scanned_traits(&scan);
@@ -583,6 +590,8 @@ enum Shed {
     /// The filter cannot decide, so the engine does.
     Unknown,
     Admitted,
+    /// The ACK for a 503 that was sent without a transaction.
+    AckOfRefusal,
     Refused,
     Dropped,
 }

@@ -157,6 +157,9 @@ pub enum Received<'m> {
     },
     /// A transaction took it; nothing for the TU.
     Absorbed,
+    /// In an overload: the ACK for a response that the engine itself has sent without a transaction, mostly a 503 of
+    /// admission control. Nothing for the TU. Its cost is part of the cost of the 503.
+    AckOfRefusal,
     /// It was refused with a response of this code.
     Refused(u16),
     /// A keep-alive: nothing but line ends (RFC 5626 §3.5.1). Over a stream the framing answers it.

@@ -623,6 +623,7 @@ impl Endpoint {
             match output {
                 Output::Send { to, origin, bytes } => {
                     self.counters.bytes_sent += bytes.len() as u64;
+                    self.congestion.count_sent();
                     if let SendTo::Stream(key) = to
                         && worker_of(key) != self.number
                     {
@@ -677,6 +678,7 @@ fn outcome_of(received: &Received<'_>) -> MessageOutcome {
     use sip::engine::DropReason;
     match received {
         Received::Refused(503) => MessageOutcome::Refused,
+        Received::AckOfRefusal => MessageOutcome::AckOfRefusal,
         Received::Dropped(DropReason::Shed) => MessageOutcome::Dropped,
         _ => MessageOutcome::Served,
     }

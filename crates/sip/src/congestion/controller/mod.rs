@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::classes::Class;
-use super::filter::{Filter, Load, TICK, Tick};
+use super::filter::{Filter, TICK, Tick};
 use super::service_time::ServiceTime;
 use super::sources::{Fairness, SourceCounts, WeightedSource, WeightedSources};
 use super::tu_queue::TuQueue;
@@ -236,12 +236,7 @@ impl Controller {
         let mut tick = std::mem::take(&mut self.tick);
         tick.refusal_part = f64::from(self.config.refusal_permille) / 1000.0;
         tick.refusals = tick.refusal_part * self.refusal_time.per_second();
-        let begins = RAMPS[0].0;
-        tick.load = match self.most_percent.take() {
-            Some(percent) if percent >= begins => Load::High,
-            Some(percent) if percent >= begins / 2 => Load::Normal,
-            _ => Load::Calm,
-        };
+        tick.refuses = self.most_percent.take() >= Some(RAMPS[0].0);
         self.filter.tick(now, &self.peers, tick);
     }
 
@@ -304,16 +299,6 @@ impl Controller {
             }
             self.tick(now);
         }
-    }
-
-    /// This became of a datagram of [`Class::New`] that the filter could have dropped.
-    pub fn note_filterable(&mut self, admission: Admission) {
-        let count = match admission {
-            Admission::Accept => &mut self.tick.accepted,
-            Admission::Refuse { .. } => return,
-            Admission::Drop => &mut self.tick.dropped,
-        };
-        *count = count.saturating_add(1);
     }
 
     /// Whether requests may have to be refused: then each that belongs to no transaction has to be admitted.
@@ -425,6 +410,30 @@ impl Controller {
     /// What to do with a datagram's request that belongs to no transaction.
     pub fn admit(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
         let admission = self.decide(now, class, source);
+        self.note_shed(admission)
+    }
+
+    /// The same for a datagram of [`Class::New`] that the filter could have dropped. A request that was dropped here is
+    /// refused when it is sent again, until there is time: accepted then, it would get its response too late.
+    pub fn admit_filterable(&mut self, now: Mono, source: IpAddr, datagram: &[u8]) -> Admission {
+        if self.filter.holds_back(&self.peers, source, datagram) {
+            self.offered = self.offered.saturating_add(1);
+            let refusal = self.refusal();
+            return self.note_shed(refusal);
+        }
+        let admission = self.admit(now, Class::New, source);
+        match admission {
+            Admission::Accept => self.tick.accepted = self.tick.accepted.saturating_add(1),
+            Admission::Refuse { .. } => {}
+            Admission::Drop => {
+                self.tick.dropped = self.tick.dropped.saturating_add(1);
+                self.filter.remember(now, &self.peers, source, datagram);
+            }
+        }
+        admission
+    }
+
+    fn note_shed(&mut self, admission: Admission) -> Admission {
         match admission {
             Admission::Accept => return admission,
             Admission::Refuse { .. } => self.note_refused(),
@@ -434,7 +443,7 @@ impl Controller {
         admission
     }
 
-    /// The same for a request that came by a stream. It would not come again, and its sender would wait for half a
+    /// What to do with a request that came by a stream. It would not come again, and its sender would wait for half a
     /// minute (RFC 3261 §17.1.2.2, timer F): what cannot be refused is accepted. The stream's flow control holds back
     /// those who send too much.
     pub fn admit_from_stream(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {

@@ -241,7 +241,7 @@ impl World {
             ..Backlog::default()
         };
         self.controller.observe_backlog(Mono(self.now), backlog);
-        let (mut served, mut busy, mut refused, mut shed) = (0, 0, 0, 0);
+        let (mut served, mut busy, mut refused, mut acks, mut shed) = (0, 0, 0, 0, 0);
         for _ in 0..BATCH {
             let Some((arrived, number, step)) = self.queue.pop_front() else {
                 break;
@@ -258,10 +258,13 @@ impl World {
                 Step::Ringing | Step::Answer | Step::ByeAnswer | Step::AckOfRefusal
             );
             if !is_of_transaction && !self.controller.accepts_all(now, source) {
-                admission = self.controller.admit(now, class, source);
-                if class == Class::New {
-                    self.controller.note_filterable(admission);
-                }
+                admission = match class {
+                    Class::New => {
+                        let message = self.message(number);
+                        self.controller.admit_filterable(now, source, &message)
+                    }
+                    _ => self.controller.admit(now, class, source),
+                };
             }
             let cost = match admission {
                 Admission::Accept if step == Step::AckOfRefusal => self.costs.receive,
@@ -271,6 +274,10 @@ impl World {
             };
             self.now += cost;
             match admission {
+                Admission::Accept if step == Step::AckOfRefusal => {
+                    acks += 1;
+                    shed += cost;
+                }
                 Admission::Accept => {
                     served += 1;
                     busy += cost;
@@ -298,7 +305,7 @@ impl World {
         busy += std::mem::take(&mut self.stolen) * u64::from(served) / handled;
         let controller = &mut self.controller;
         controller.observe_service(served, Duration::from_nanos(busy));
-        let refusing = u64::from(refused) * self.costs.refuse;
+        let refusing = u64::from(refused) * self.costs.refuse + acks * self.costs.receive;
         controller.observe_refusals(refused, Duration::from_nanos(refusing));
         controller.observe_spare(Duration::from_nanos(shed));
     }
