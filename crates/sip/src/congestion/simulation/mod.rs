@@ -35,6 +35,17 @@ struct Costs {
     buffer: usize,
 }
 
+impl Costs {
+    fn of(&self, admission: Admission, step: Step) -> u64 {
+        match admission {
+            Admission::Accept if step == Step::AckOfRefusal => self.receive,
+            Admission::Accept => self.serve,
+            Admission::Refuse { .. } => self.refuse,
+            Admission::Drop => self.receive,
+        }
+    }
+}
+
 /// Requests of 100 us; a filter in the kernel, on another processor.
 const WORK: Costs = Costs {
     receive: US,
@@ -266,12 +277,7 @@ impl World {
                     _ => self.controller.admit(now, class, source),
                 };
             }
-            let cost = match admission {
-                Admission::Accept if step == Step::AckOfRefusal => self.costs.receive,
-                Admission::Accept => self.costs.serve,
-                Admission::Refuse { .. } => self.costs.refuse,
-                Admission::Drop => self.costs.receive,
-            };
+            let cost = self.costs.of(admission, step);
             self.now += cost;
             match admission {
                 Admission::Accept if step == Step::AckOfRefusal => {
