@@ -36,6 +36,10 @@ impl Memory {
         Memory::bits(hash).all(|(word, bit)| self.words[word] & bit != 0)
     }
 
+    pub(super) fn clear(&mut self) {
+        self.words.fill(0);
+    }
+
     /// Returns whether it was not there.
     pub(super) fn add(&mut self, hash: u64) -> bool {
         let mut is_new = false;

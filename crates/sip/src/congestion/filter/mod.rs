@@ -303,10 +303,10 @@ impl Filter {
         // 5 times the capacity, goodput is 97 % then, and 92 % with all of them.
         let acceptable = self.acceptable * (1.0 - tick.refusal_part);
         let limits = self.set_thresholds(peers, acceptable + tick.refusals / 3.0);
-        if limits {
+        if limits || tick.dropped > 0 {
             self.dropped_at = now;
         }
-        let is_calm = now.since(self.dropped_at) >= CALM && tick.dropped == 0 && !tick.refuses;
+        let is_calm = now.since(self.dropped_at) >= CALM && !tick.refuses;
         let unused = self.acceptable * spare * passed;
         self.again = match is_calm {
             true => (unused * AGAIN_PART) as u32,
@@ -382,7 +382,7 @@ impl Filter {
             self.aged_at = now;
             self.generation = !self.generation;
             if let Some(memory) = &mut self.memory {
-                memory[usize::from(self.generation)] = Memory::default();
+                memory[usize::from(self.generation)].clear();
             }
         }
     }
