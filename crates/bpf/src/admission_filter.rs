@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  datagram ──▶ not new work, or its hash is not above its source's threshold ──▶ the socket's queue
-//!           └─▶ new work above it ──▶ dropped, counted, remembered
+//!           ├─▶ new work above it ──▶ dropped, counted, remembered
+//!           └─▶ remembered ──▶ the socket's queue, while [`Rules::again`] lasts; else dropped
 //! ```
 //! The program is a filter of the socket (SO_ATTACH_BPF) and ends with it. Without rules, it passes everything.
 //! `programs/sip_admission_filter.bpf.c` defines new work. The caller computes the thresholds from the counts of the
 //! program. The program remembers dropped requests in two generations of a Bloom filter. The caller limits how many of
-//! them pass.
+//! the remembered requests pass.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

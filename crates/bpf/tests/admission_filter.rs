@@ -172,7 +172,7 @@ fn a_retransmission_has_the_fate_of_the_first_try() {
         .collect();
     assert_eq!(first, later);
     assert!((400..800).all(|number| listener.passes(&client, &request(number))));
-    // So many of them pass.
+    // 100 of the remembered requests pass.
     listener.set_with(&[u16::MAX; PLACES], |rules| rules.again = 100);
     let later = (0..400).filter(|number| listener.passes(&client, &request(*number)));
     assert_eq!(later.count(), passed + 100);

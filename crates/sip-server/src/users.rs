@@ -21,7 +21,8 @@ use crate::proxy::Authenticated;
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Md5];
 /// The lifetime of a nonce, in seconds.
 const NONCE_LIFETIME_S: u64 = 600;
-/// The number of nonces whose used counts are stored, so that credentials are accepted once. Each uses 34 bytes.
+/// The number of nonces whose used counts are stored, so that credentials are accepted once. A full table uses
+/// 34 bytes for each.
 const MAX_NONCES: usize = 16_384;
 
 /// Who asks for credentials.
@@ -81,7 +82,7 @@ impl Users {
             realm: realm.as_bytes().to_vec(),
             users: BTreeMap::new(),
             nonces: NonceKeys::new(key.derive(u64::from_le_bytes(*b"users   "))),
-            replay: Replay::new(MAX_NONCES),
+            replay: Replay::new(MAX_NONCES, NONCE_LIFETIME_S),
             issued: 0,
             lines: Vec::new(),
         }

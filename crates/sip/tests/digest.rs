@@ -76,7 +76,7 @@ impl World {
     fn new() -> World {
         World {
             keys: NonceKeys::new(HashKey::new([7; 16])),
-            replay: Replay::new(64),
+            replay: Replay::new(64, POLICY.nonce_lifetime_s),
             policy: POLICY,
             confirmation: Vec::new(),
             now: NOW,

@@ -2,9 +2,10 @@
 //
 // A keyed hash of source and first bytes decides, so a retransmission has the fate of the first attempt. The share that passes is that
 // of the source's place, which the worker sets: a peer has its own, other sources share hashed ones. What was dropped is remembered in
-// a Bloom filter. The worker says how many of these pass, so that after an overload their retransmissions come behind what is new. The
-// program counts what each place asks for. The worker also says until when all this holds, so nothing outlives it. A request passes if it may belong to
-// an existing dialog or transaction: a To tag, credentials, or any other method. Responses and possible emergency calls pass, too.
+// a Bloom filter. The worker says how many of these pass, so after an overload new requests come before these. The program
+// counts what each place asks for. The worker also says until when all this holds, so nothing outlives it. A request passes if it may
+// belong to an existing dialog or transaction: a To tag, credentials, or any other method. Responses and possible emergency calls pass,
+// too.
 #include "packet.h"
 
 enum {
@@ -28,7 +29,7 @@ struct rules {
     u16 has_peers;
     // The generation of the Bloom filter that is written, 0 or 1; both are read.
     u16 generation;
-    // How many requests that were dropped before may still pass. Processors that pass one at the same time may pass one more each.
+    // How many requests that were dropped before may still pass. Each further processor that reads it at the same time may pass one more.
     int again;
     // A request that was not dropped before passes if its hash is not above the threshold of its place: 65535 is everything.
     u16 pass[PLACES];

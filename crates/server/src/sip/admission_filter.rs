@@ -28,6 +28,7 @@ pub(super) struct AdmissionFilter {
     version: u64,
     generation: bool,
     is_active: bool,
+    keys: [u64; 2],
     peers: Vec<WeightedSource>,
     counts: Vec<u32>,
     /// Dropped by the program.
@@ -111,7 +112,9 @@ impl AdmissionFilter {
             return;
         }
         self.version = filter.version();
-        let begins = filter.is_active() && !self.is_active;
+        let keys = std::mem::replace(&mut self.keys, filter.keys());
+        // It may have ended and begun again since, with other keys.
+        let begins = filter.is_active() && (!self.is_active || keys != filter.keys());
         if begins {
             // Nothing of an earlier overload counts.
             program.age();

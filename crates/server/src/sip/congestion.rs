@@ -108,8 +108,10 @@ pub(super) struct Congestion {
     refused: TimedMessages,
     /// ACKs for 503s. Their time is part of the cost of the 503s.
     acks: TimedMessages,
-    /// The time of 503s and of their ACKs that the engine does not know yet.
+    /// The time of 503s and of their ACKs that is not reported to the engine yet.
     refusing: Duration,
+    /// 503s whose ACK has not come. Anybody can repeat an ACK, and a repeated one does not belong to a 503.
+    unacknowledged: u64,
     dropped: TimedMessages,
     /// Messages sent since the batch began.
     sent: u32,
@@ -135,6 +137,7 @@ impl Congestion {
             refused: TimedMessages::default(),
             acks: TimedMessages::default(),
             refusing: Duration::ZERO,
+            unacknowledged: 0,
             dropped: TimedMessages::default(),
             sent: 0,
             slept: Duration::ZERO,
@@ -246,8 +249,15 @@ impl Congestion {
         self.all.add(took);
         match fate {
             MessageOutcome::Served => {}
-            MessageOutcome::Refused => self.refused.add(took),
-            MessageOutcome::AckOfRefusal => self.acks.add(took),
+            MessageOutcome::Refused => {
+                self.unacknowledged += 1;
+                self.refused.add(took);
+            }
+            MessageOutcome::AckOfRefusal if self.unacknowledged == 0 => {}
+            MessageOutcome::AckOfRefusal => {
+                self.unacknowledged -= 1;
+                self.acks.add(took);
+            }
             MessageOutcome::Dropped => self.dropped.add(took),
         }
     }
@@ -266,8 +276,8 @@ impl Congestion {
             &mut self.dropped,
         ]
         .map(std::mem::take);
-        // All messages share the time of receiving, and all that were sent that of sending: an ACK has no response, and a
-        // proxied request has two messages.
+        // All messages share the time of receiving. The messages that were sent share the time of sending: an ACK has no
+        // response, and a proxied request has two messages.
         let handled = u32::try_from(handled).unwrap_or(u32::MAX);
         let received_each = receiving / handled.max(1);
         let sent_each = batch.saturating_sub(all.time) / self.sent.max(1);

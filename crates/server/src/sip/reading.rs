@@ -190,7 +190,7 @@ impl Sip {
                 }
             }
             let is_full = self.batch.len() == BATCH_MESSAGES;
-            if round > 0 || is_full {
+            if round > 0 || is_full || took.is_some() {
                 self.endpoint.now = now();
                 // Otherwise the time since the beginning of the turn includes that of the receive call.
                 self.endpoint

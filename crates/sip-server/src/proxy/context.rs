@@ -294,10 +294,10 @@ impl Context {
         }
     }
 
-    /// The call was answered. Its context stays for 32 s, and needs its address of record only for a record and for
-    /// flows that may still fail.
+    /// Drops the address of record of an answered call, whose context stays for 32 s. Only a call that counts, and
+    /// branches without a final response, need it.
     pub(super) fn drop_aor(&mut self) {
-        if self.is_quiet() && self.admitted.record().is_none() {
+        if self.is_quiet() && self.admitted.call.is_none() {
             self.aor = None;
         }
     }

@@ -1,16 +1,18 @@
 //! Nonce counts that have been used (RFC 7616 §3.4, `nc`), in memory with a limit.
 //!
 //! A nonce selects one set of places, and its place has a window of the last 64 counts, because requests overtake each
-//! other over UDP. The table begins small, because most servers have few clients. If a set is full, the table doubles,
-//! up to the size that it was made for. From then on, the oldest nonce of a full set is removed and the set remembers
-//! its age. A nonce that is not in the set and is at least this old may have been there, so it counts as
-//! used. So nothing counts twice, regardless of the load; what a full table costs is a few more challenges.
+//! other over UDP. The table begins small, because most servers have few clients. If a set is full, its oldest nonce is
+//! removed if that has expired. Otherwise the table doubles, up to its full size. From then on, the oldest nonce of a full
+//! set is removed in any case. The set remembers the age of what was removed. A nonce of that age or older that is not in
+//! the set may have been there, so it counts as used. So nothing counts twice, regardless of the load. A full table costs
+//! a few more challenges.
 //!
 //! Only nonces with a correct digest take a place.
 
 /// Places in a set.
 const WAYS: usize = 4;
-/// Sets of a table without nonces, or somewhat fewer or more: the table doubles until it has its full size.
+/// The most sets at the beginning, if the full number is this times a power of two. Otherwise the full number is halved
+/// as often as possible.
 const FIRST_SETS: usize = 16;
 
 /// What the use of a nonce is.
@@ -43,22 +45,25 @@ struct Set {
 #[derive(Clone, Debug)]
 pub struct Replay {
     sets: Box<[Set]>,
-    /// How many sets there may be.
-    most: usize,
+    /// The full number of sets.
+    max_sets: usize,
+    lifetime_s: u64,
 }
 
 impl Replay {
-    /// Room for at most about `nonces`; 34 bytes each when they are there.
+    /// Room for at most about `nonces` whose lifetime is `lifetime_s` seconds. A place takes 34 bytes, and the table
+    /// begins with few.
     #[must_use]
-    pub fn new(nonces: usize) -> Replay {
-        let most = nonces.div_ceil(WAYS).max(1);
-        let mut sets = most;
+    pub fn new(nonces: usize, lifetime_s: u64) -> Replay {
+        let max_sets = nonces.div_ceil(WAYS).max(1);
+        let mut sets = max_sets;
         while sets > FIRST_SETS && sets.is_multiple_of(2) {
             sets /= 2;
         }
         Replay {
             sets: vec![Set::default(); sets].into_boxed_slice(),
-            most,
+            max_sets,
+            lifetime_s,
         }
     }
 
@@ -83,7 +88,9 @@ impl Replay {
             return NonceUse::Used;
         };
         if oldest.window != 0 {
-            if sets < self.most as u64 {
+            // A nonce is good for its lifetime before and after it was issued, as clocks may be set back.
+            let expires = oldest.issued_unix_s.saturating_add(2 * self.lifetime_s);
+            if expires >= issued_unix_s && sets < self.max_sets as u64 {
                 self.double();
                 return self.note(id, issued_unix_s, count);
             }
@@ -107,7 +114,7 @@ impl Replay {
         let count = sets.len() as u64;
         for (number, set) in (0..).zip(&mut sets) {
             for entry in &mut set.entries {
-                // The other one of the two has it.
+                // This entry belongs to the other one of the two.
                 if entry.id % count != number {
                     *entry = Entry::default();
                 }
@@ -140,7 +147,7 @@ mod tests {
 
     #[test]
     fn each_count_is_good_once_in_any_order_of_the_last_64() {
-        let mut replay = Replay::new(1);
+        let mut replay = Replay::new(1, 600);
         for (count, expected) in [
             (1, NonceUse::Fresh),
             (1, NonceUse::Used),
@@ -168,7 +175,7 @@ mod tests {
     fn nothing_counts_twice_though_the_table_is_full_or_grows() {
         // One that is full at once, one that becomes full, and one that only grows.
         for nonces in [8, 4 * 32, 4 * 1024] {
-            nothing_counts_twice(Replay::new(nonces));
+            nothing_counts_twice(Replay::new(nonces, 600));
         }
     }
 
@@ -191,13 +198,13 @@ mod tests {
     #[test]
     fn memory_grows_with_the_nonces_up_to_what_it_was_made_for() {
         assert!(size_of::<Set>() <= 34 * WAYS);
-        assert_eq!(Replay::new(0).sets.len(), 1);
+        assert_eq!(Replay::new(0, 600).sets.len(), 1);
         assert_eq!(
-            Replay::new(4 * 1001).sets.len(),
+            Replay::new(4 * 1001, 600).sets.len(),
             1001,
             "it cannot be halved"
         );
-        let mut replay = Replay::new(4 * 1024);
+        let mut replay = Replay::new(4 * 1024, 1 << 20);
         assert_eq!(replay.sets.len(), FIRST_SETS);
         let id = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         for number in 1..150 {
@@ -213,5 +220,19 @@ mod tests {
             replay.note(id(number), number, 1);
         }
         assert_eq!(replay.sets.len(), 1024, "and no larger");
+    }
+
+    /// A hundred clients that get another nonce every five minutes, for two weeks.
+    #[test]
+    fn expired_nonces_give_way_before_the_table_grows() {
+        let mut replay = Replay::new(4 * 1024, 600);
+        let id = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        for number in 0..100 * 4_000_u64 {
+            let issued = 1_000_000 + number * 3;
+            assert_eq!(replay.note(id(number), issued, 1), NonceUse::Fresh);
+            assert_eq!(replay.note(id(number), issued, 1), NonceUse::Used);
+        }
+        // 400 nonces are younger than twice the lifetime.
+        assert!(replay.sets.len() <= 512, "{}", replay.sets.len());
     }
 }

@@ -80,7 +80,7 @@ impl Request {
     pub(super) fn give_up_others(&mut self) {
         self.servers = None;
         self.bytes = Box::default();
-        // Nothing is sent any more, and the transaction of an INVITE that was answered stays for 32 s.
+        // Nothing more is written, and the transaction of an INVITE that was answered stays for 32 s.
         self.name = None;
         self.record_route = None;
         self.may_locate = false;

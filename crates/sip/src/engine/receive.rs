@@ -523,17 +523,18 @@ impl Engine {
         let Some(branch) = via.branch.filter(|_| via.has_magic_cookie()) else {
             return Shed::Unknown;
         };
-        if method == Method::Ack {
-            let tag = self.tag_of(&via);
-            return match scan.to_tag() == Some(tag.as_bytes()) {
-                true => Shed::AckOfRefusal,
-                false => Shed::Unknown,
-            };
-        }
         let is_known = |method| {
             let fingerprint = self.matcher.by_branch(branch, &via, method);
             self.servers.find(fingerprint).is_some()
         };
+        if method == Method::Ack {
+            // An INVITE may have been refused first, and accepted when it was sent again.
+            let is_of_refusal = scan.to_tag() == Some(self.tag_of(&via).as_bytes());
+            return match is_of_refusal && !is_known(Method::Invite) {
+                true => Shed::AckOfRefusal,
+                false => Shed::Unknown,
+            };
+        }
         // A CANCEL belongs where its INVITE is; without one it is new work.
         if is_known(method) || (method == Method::Cancel && is_known(Method::Invite)) {
             return Shed::Unknown;

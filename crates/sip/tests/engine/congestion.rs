@@ -455,3 +455,23 @@ fn senders_that_offer_overload_control_get_oc_0_without_an_overload_rfc7339_5_1(
         assert!(answer.contains(offer), "{offer}: {answer}");
     }
 }
+
+#[test]
+fn the_ack_of_a_refusal_is_part_of_it_unless_the_invite_was_accepted_since_rfc3261_17_2_3() {
+    let mut world = world();
+    world.run_until(2_000);
+    congest(&mut world, UAS, 5_000);
+    let invite = message("INVITE", 1, same);
+    assert_eq!(incoming(&mut world, &invite), "Refused(503)");
+    let tag = tag_of(&text(&world.uas().last));
+    let ack = message("ACK", 1, in_dialog(&tag));
+    assert_eq!(incoming(&mut world, &ack), "AckOfRefusal");
+    let other = message("ACK", 2, in_dialog(&tag));
+    assert_eq!(incoming(&mut world, &other), "ACK of nobody");
+    // It is sent again, and accepted.
+    world.run_until(60_000);
+    congest(&mut world, UAS, 0);
+    assert_eq!(incoming(&mut world, &invite), "request INVITE");
+    congest(&mut world, UAS, 5_000);
+    assert_eq!(incoming(&mut world, &ack), "Absorbed");
+}

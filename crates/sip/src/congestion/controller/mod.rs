@@ -21,7 +21,7 @@ pub struct Config {
     /// The longest wait that is of use; 200 ms by default. A caller sends its request again after 500 ms (RFC 3261
     /// §17.1.1.1).
     pub tolerance: Duration,
-    /// Which part of the processor's time may go into 503s, in thousandths; 80 by default. Beyond it requests are
+    /// Which part of the processor's time may go into 503s and their ACKs, in thousandths; 80 by default. Beyond it requests are
     /// dropped.
     pub refusal_permille: u16,
     /// Sources with a share of their own; the first [`MAX_PEERS`](super::MAX_PEERS) count.
@@ -94,7 +94,7 @@ pub struct ShedCounts {
 const RAMPS: [(u64, u64); 3] = [(25, 75), (75, 125), (125, 200)];
 /// A burst may use so much time for 503s at once. By that it delays accepted work.
 const REFUSAL_BURST: Duration = Duration::from_millis(20);
-/// What one 503 costs, until one was measured.
+/// What one 503 and its ACK cost, until one was measured.
 const FIRST_REFUSAL_NS: f64 = 4_000.0;
 /// What a message costs, until one was measured: about that of a call without an application (docs/sip.md).
 const FIRST_SERVICE_NS: f64 = 10_000.0;
@@ -190,7 +190,7 @@ impl Controller {
         self.service_time.observe(messages, busy);
     }
 
-    /// Reports the total time of `messages` refusals with 503.
+    /// Reports the total time of `messages` 503s and of the ACKs for them.
     pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
         self.refusal_time.observe(messages, took);
     }
@@ -413,12 +413,16 @@ impl Controller {
         self.note_shed(admission)
     }
 
-    /// The same for a datagram of [`Class::New`] that the filter could have dropped. A request that was dropped here is
-    /// refused when it is sent again, until there is time: accepted then, it would get its response too late.
+    /// What to do with a datagram of [`Class::New`] that the filter could have dropped. If the worker has dropped the
+    /// request before, it refuses or drops the retransmission until there is time. Otherwise the response would come too
+    /// late.
     pub fn admit_filterable(&mut self, now: Mono, source: IpAddr, datagram: &[u8]) -> Admission {
         if self.filter.holds_back(&self.peers, source, datagram) {
             self.offered = self.offered.saturating_add(1);
             let refusal = self.refusal();
+            if refusal == Admission::Drop {
+                self.filter.remember(now, &self.peers, source, datagram);
+            }
             return self.note_shed(refusal);
         }
         let admission = self.admit(now, Class::New, source);
