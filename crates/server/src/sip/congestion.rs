@@ -276,8 +276,8 @@ impl Congestion {
             &mut self.dropped,
         ]
         .map(std::mem::take);
-        // All messages share the time of receiving. The messages that were sent share the time of sending: an ACK has no
-        // response, and a proxied request has two messages.
+        // All messages share the time of receiving. The messages that were sent share the time of sending: an ACK has
+        // no response, and a proxied request has two messages.
         let handled = u32::try_from(handled).unwrap_or(u32::MAX);
         let received_each = receiving / handled.max(1);
         let sent_each = batch.saturating_sub(all.time) / self.sent.max(1);

@@ -16,8 +16,8 @@
 //! are refused first. So a flood of them leaves room for others.
 //!
 //! A source that exceeds its limit of requests per second is refused without an overload, too. A refusal is a 503 with
-//! Retry-After, as long as 503s use at most 8 % of the time. What is beyond that is dropped and counted, and a
-//! [`Filter`] drops as much before it is read.
+//! Retry-After, as long as 503s and their ACKs use at most 8 % of the time. What is beyond that is dropped and counted,
+//! and a [`Filter`] drops as much before it is read.
 
 mod classes;
 mod controller;

@@ -2,10 +2,10 @@
 //!
 //! A nonce selects one set of places, and its place has a window of the last 64 counts, because requests overtake each
 //! other over UDP. The table begins small, because most servers have few clients. If a set is full, its oldest nonce is
-//! removed if that has expired. Otherwise the table doubles, up to its full size. From then on, the oldest nonce of a full
-//! set is removed in any case. The set remembers the age of what was removed. A nonce of that age or older that is not in
-//! the set may have been there, so it counts as used. So nothing counts twice, regardless of the load. A full table costs
-//! a few more challenges.
+//! removed if that has expired. Otherwise the table doubles, up to its full size. From then on, the oldest nonce of a
+//! full set is removed in any case. The set remembers the age of what was removed. A nonce of that age or older that is
+//! not in the set may have been there, so it counts as used. So nothing counts twice, regardless of the load. A full
+//! table costs a few more challenges.
 //!
 //! Only nonces with a correct digest take a place.
 

@@ -376,7 +376,7 @@ impl Engine {
         self.controller.observe_spare(spare);
     }
 
-    /// Reports the time for messages that were refused with a 503.
+    /// Reports the time for messages that were refused with a 503, and for the ACKs of these 503s.
     pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
         self.controller.observe_refusals(messages, took);
     }
@@ -399,8 +399,8 @@ impl Engine {
         self.controller.share_counts(counts);
     }
 
-    /// A request from this source that the engine has received goes to another worker, which counts it towards the limit
-    /// of its source again.
+    /// A request from this source that the engine has received goes to another worker, which counts it towards the
+    /// limit of its source again.
     pub fn pass_on(&mut self, now: Mono, source: IpAddr) {
         self.controller.pass_on(now, source);
     }

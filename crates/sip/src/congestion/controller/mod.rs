@@ -21,8 +21,8 @@ pub struct Config {
     /// The longest wait that is of use; 200 ms by default. A caller sends its request again after 500 ms (RFC 3261
     /// §17.1.1.1).
     pub tolerance: Duration,
-    /// Which part of the processor's time may go into 503s and their ACKs, in thousandths; 80 by default. Beyond it requests are
-    /// dropped.
+    /// Which part of the processor's time may go into 503s and their ACKs, in thousandths; 80 by default. Beyond it
+    /// requests are dropped.
     pub refusal_permille: u16,
     /// Sources with a share of their own; the first [`MAX_PEERS`](super::MAX_PEERS) count.
     pub peers: Vec<WeightedSource>,
@@ -90,9 +90,9 @@ pub struct ShedCounts {
 
 /// From the first of these waits on (in percent of the tolerance), the server refuses some requests of a class. From
 /// the second on, it refuses all. The last class has no entry. New requests wait for at most 75 %, so they get their
-/// response within the tolerance. In the simulation, the 99th percentile is 110 of 200 ms.
+/// response within the tolerance. In the simulation, the 99th percentile is at most 90 of 200 ms.
 const RAMPS: [(u64, u64); 3] = [(25, 75), (75, 125), (125, 200)];
-/// A burst may use so much time for 503s at once. By that it delays accepted work.
+/// A burst may use so much time for 503s and their ACKs at once. By that it delays accepted work.
 const REFUSAL_BURST: Duration = Duration::from_millis(20);
 /// What one 503 and its ACK cost, until one was measured.
 const FIRST_REFUSAL_NS: f64 = 4_000.0;
@@ -414,8 +414,8 @@ impl Controller {
     }
 
     /// What to do with a datagram of [`Class::New`] that the filter could have dropped. If the worker has dropped the
-    /// request before, it refuses or drops the retransmission until there is time. Otherwise the response would come too
-    /// late.
+    /// request before, it refuses or drops the retransmission until there is time. Otherwise the response would come
+    /// too late.
     pub fn admit_filterable(&mut self, now: Mono, source: IpAddr, datagram: &[u8]) -> Admission {
         if self.filter.holds_back(&self.peers, source, datagram) {
             self.offered = self.offered.saturating_add(1);

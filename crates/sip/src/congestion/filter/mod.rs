@@ -14,8 +14,8 @@
 //! - A hash of source and first bytes decides, so a retransmission has the fate of the first attempt. Its key is new
 //!   each time the filter begins.
 //! - What was dropped is remembered ([`Memory`]), and stays dropped until a second after the last drop of a new request.
-//!   Then a part of the unused time goes into its retransmissions. An earlier version without memory was simulated at 5
-//!   times the capacity: goodput was 86 % instead of 96 %. After the overload, 28 % of the new requests got a response
+//!   Then a part of the unused time goes into its retransmissions. An earlier version without memory was simulated at
+//!   5 times the capacity: goodput was 86 % instead of 96 %. After the overload, 28 % of the new requests got a response
 //!   within 200 ms, instead of 99.6 %.
 
 mod memory;
@@ -44,8 +44,9 @@ const MEMORY: Duration = Duration::from_secs(16);
 /// After the last drop, the filter remembers for this long: transactions end after 64 * T1 (RFC 3261 §17.1, timers B
 /// and F).
 const AFTERMATH: Duration = Duration::from_secs(32);
-/// Remembered requests pass only if no new request was dropped for so long. Without this time, calls of the last half second of an
-/// overload were accepted at their first retransmission. The 99th percentile since the first transmission was 505 ms.
+/// Remembered requests pass only if no new request was dropped for so long. Without this time, calls of the last half
+/// second of an overload were accepted at their first retransmission. The 99th percentile since the first transmission
+/// was 505 ms.
 const CALM: Duration = Duration::from_secs(1);
 /// The part of the unused time that goes into remembered requests: a quarter, and if the kernel has a filter, another
 /// quarter for those that it remembers. An earlier version let a share of them pass, which grew in calm ticks. As
@@ -53,8 +54,8 @@ const CALM: Duration = Duration::from_secs(1);
 const AGAIN_PART: f64 = 0.25;
 /// The weight of one tick in the averages: their delay of about three ticks is as long as the queue.
 const AVERAGING: f64 = 0.3;
-/// If a tick has at least so many times the average of new requests, the load has risen. If two ticks have less than the
-/// inverse, it has fallen. With the average alone, the filter passed too much for 0.3 s when calls rose from 1 to 5
+/// If a tick has at least so many times the average of new requests, the load has risen. If two ticks have less than
+/// the inverse, it has fallen. With the average alone, the filter passed too much for 0.3 s when calls rose from 1 to 5
 /// times the capacity. The socket overflowed, and nothing remembered the lost requests. So their retransmissions took
 /// the place of new ones. A fall in one tick may be a gap in the load, and the next tick would pass whole.
 const JUMP: f64 = 1.5;
