@@ -36,11 +36,11 @@ fn main() -> Result<(), BpfError> {
     Ok(())
 }
 
-fn rules(thresholds: &[u16; PLACES], again: u32) -> Rules<'_> {
+fn rules(thresholds: &[u16; PLACES], retransmissions: u32) -> Rules<'_> {
     Rules {
         keys: [0x0123_4567_89ab_cdef, 0x9e37_79b9_7f4a_7c15],
         thresholds,
-        again,
+        retransmissions,
         until_ns: u64::MAX,
     }
 }

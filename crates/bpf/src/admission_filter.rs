@@ -1,9 +1,10 @@
 //! The admission filter of SIP listeners. In an overload, the kernel drops requests for new work before it queues them.
 //!
 //! ```text
-//!  datagram ──▶ not new work, or its hash is not above its source's threshold ──▶ the socket's queue
-//!           ├─▶ new work above it ──▶ dropped, counted, remembered
-//!           └─▶ remembered ──▶ the socket's queue, while [`Rules::again`] lasts; else dropped
+//!  datagram ──▶ not new work ──▶ the socket's queue
+//!           ├─▶ remembered ──▶ the socket's queue, while [`Rules::retransmissions`] lasts; else dropped
+//!           ├─▶ its hash is not above its source's threshold ──▶ the socket's queue
+//!           └─▶ otherwise ──▶ dropped, counted, remembered
 //! ```
 //! The program is a filter of the socket (SO_ATTACH_BPF) and ends with it. Without rules, it passes everything.
 //! `programs/sip_admission_filter.bpf.c` defines new work. The caller computes the thresholds from the counts of the
@@ -48,8 +49,9 @@ pub struct Rules<'a> {
     pub keys: [u64; 2],
     /// The threshold of each place, 0 to 65535. A request whose hash is above its threshold is dropped.
     pub thresholds: &'a [u16; PLACES],
-    /// How many requests that were dropped before may pass until the next [`AdmissionFilter::set`], at most 2^31 - 1.
-    pub again: u32,
+    /// How many retransmissions of remembered requests may pass until the next [`AdmissionFilter::set`], at most
+    /// 2^31 - 1.
+    pub retransmissions: u32,
     /// The time at which these rules end, in nanoseconds of CLOCK_MONOTONIC.
     pub until_ns: u64,
 }
@@ -131,7 +133,8 @@ impl AdmissionFilter {
             rules.map_or(0, |rules| rules.until_ns),
             u64::from(!self.networks.is_empty())
                 | u64::from(self.generation) << 16
-                | u64::from(rules.map_or(0, |rules| rules.again.min(i32::MAX as u32))) << 32,
+                | u64::from(rules.map_or(0, |rules| rules.retransmissions.min(i32::MAX as u32)))
+                    << 32,
         ];
         for (to, number) in head.chunks_exact_mut(8).zip(numbers) {
             to.copy_from_slice(&number.to_ne_bytes());

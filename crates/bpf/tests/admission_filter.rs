@@ -37,7 +37,7 @@ impl Listener {
         let mut rules = Rules {
             keys: KEYS,
             thresholds,
-            again: 0,
+            retransmissions: 0,
             until_ns: u64::MAX,
         };
         change(&mut rules);
@@ -173,10 +173,10 @@ fn a_retransmission_has_the_fate_of_the_first_try() {
     assert_eq!(first, later);
     assert!((400..800).all(|number| listener.passes(&client, &request(number))));
     // 100 of the remembered requests pass.
-    listener.set_with(&[u16::MAX; PLACES], |rules| rules.again = 100);
+    listener.set_with(&[u16::MAX; PLACES], |rules| rules.retransmissions = 100);
     let later = (0..400).filter(|number| listener.passes(&client, &request(*number)));
     assert_eq!(later.count(), passed + 100);
-    listener.set_with(&[u16::MAX; PLACES], |rules| rules.again = 400);
+    listener.set_with(&[u16::MAX; PLACES], |rules| rules.retransmissions = 400);
     assert!((0..400).all(|number| listener.passes(&client, &request(number))));
     // One generation is kept.
     listener.filter.age();

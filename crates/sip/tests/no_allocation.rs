@@ -116,6 +116,7 @@ fn refusing_and_forwarding_do_not_allocate() {
 #[test]
 fn authentication_does_not_allocate() {
     let (mut spans, mut buffer) = (Spans::new(), [0; 2048]);
+    // It grows when more clients come.
     let mut replay = Replay::new(16, 9);
     assert_no_allocation(|| {
         let keys = NonceKeys::new(HashKey::new([1; 16]));

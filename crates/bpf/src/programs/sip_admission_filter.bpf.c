@@ -2,7 +2,7 @@
 //
 // A keyed hash of source and first bytes decides, so a retransmission has the fate of the first attempt. The share that passes is that
 // of the source's place, which the worker sets: a peer has its own, other sources share hashed ones. What was dropped is remembered in
-// a Bloom filter. The worker says how many of these pass, so after an overload new requests come before these. The program
+// a Bloom filter. The worker limits how many retransmissions of it pass, so new requests come first after an overload. The program
 // counts what each place asks for. The worker also says until when all this holds, so nothing outlives it. A request passes if it may
 // belong to an existing dialog or transaction: a To tag, credentials, or any other method. Responses and possible emergency calls pass,
 // too.
@@ -29,8 +29,9 @@ struct rules {
     u16 has_peers;
     // The generation of the Bloom filter that is written, 0 or 1; both are read.
     u16 generation;
-    // How many requests that were dropped before may still pass. Each further processor that reads it at the same time may pass one more.
-    int again;
+    // How many retransmissions of remembered requests may still pass. Each further processor that reads it at the same time may pass one
+    // more.
+    int retransmissions;
     // A request that was not dropped before passes if its hash is not above the threshold of its place: 65535 is everything.
     u16 pass[PLACES];
 };
@@ -334,8 +335,8 @@ INLINE int drops(struct __sk_buff *packet, struct rules *rules, struct text *tex
     // Other bits than those that are compared.
     u64 other = (sum ^ sum >> 29) * rules->multiplier;
     if (is_remembered(other, 0) || is_remembered(other, 1)) {
-        if (rules->again > 0) {
-            __sync_fetch_and_add(&rules->again, -1);
+        if (rules->retransmissions > 0) {
+            __sync_fetch_and_add(&rules->retransmissions, -1);
             return 0;
         }
     } else {

@@ -102,8 +102,8 @@ impl AdmissionFilter {
         self.overflow = self.overflow.max(overflow);
     }
 
-    /// Tells the kernel what has changed.
-    pub(super) fn follow(&mut self, now: Now, engine: &Engine) {
+    /// Writes the current rules to the kernel if their version has changed.
+    pub(super) fn write_rules(&mut self, now: Now, engine: &Engine) {
         let filter = engine.filter();
         let Some(program) = &mut self.program else {
             return;
@@ -134,7 +134,7 @@ impl AdmissionFilter {
         let rules = filter.is_active().then(|| Rules {
             keys: filter.keys(),
             thresholds: filter.thresholds(),
-            again: filter.again(),
+            retransmissions: filter.retransmissions_left(),
             until_ns: now.mono.plus(THRESHOLDS_LIFETIME).0,
         });
         // What cannot be written ends by itself.
@@ -161,5 +161,62 @@ impl AdmissionFilter {
     /// Datagrams that were dropped by the program, and those that were dropped for want of room.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.dropped, self.overflow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip::Mono;
+    use sip::congestion::{Backlog, Config};
+
+    /// A worker without admission control, whose socket loses datagrams.
+    fn overload(engine: &mut Engine, ms: u64) -> Now {
+        let now = Now {
+            mono: Mono(io::clock::monotonic_ns() + ms * 1_000_000),
+            unix_s: 1_800_000_000,
+        };
+        let backlog = Backlog {
+            lost: 1,
+            ..Backlog::default()
+        };
+        engine.observe_backlog(now, backlog);
+        assert!(engine.filter().is_active());
+        now
+    }
+
+    /// Requires CAP_BPF, like the filter in the kernel.
+    #[test]
+    fn an_overload_that_begins_anew_forgets_what_the_kernel_has_counted() {
+        let socket = UdpSocket::bind(([127, 0, 0, 1], 0).into(), &io::UdpOptions::default())
+            .expect("loopback has free ports");
+        let mut filter = AdmissionFilter::new(std::iter::once(&socket));
+        assert!(!filter.is_here(), "the test requires CAP_BPF");
+        let mut engine = Engine::new(sip::engine::Config::new(0, sip::HashKey::new([7; 16])), 7);
+        let now = overload(&mut engine, 0);
+        filter.write_rules(now, &engine);
+        let client = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback has free ports");
+        let request = b"OPTIONS sip:a SIP/2.0\r\nTo: <sip:a>\r\nCall-ID: 1\r\n\r\n";
+        let mut counted = |filter: &mut AdmissionFilter, ms| {
+            client.send_to(request, socket.local_addr()).expect("sent");
+            // The filter ends and begins between two calls of `write_rules`.
+            engine.configure_congestion(Config {
+                peers: vec![WeightedSource {
+                    address: [192, 0, 2, ms as u8].into(),
+                    prefix: 32,
+                    weight: 1,
+                }],
+                ..Config::default()
+            });
+            assert!(!engine.filter().is_active());
+            let now = overload(&mut engine, ms);
+            filter.write_rules(now, &engine);
+            let mut sum = 0;
+            let program = filter.program.as_mut().expect("is_here is false");
+            program.count(|_, count| sum += count);
+            sum
+        };
+        assert_eq!(counted(&mut filter, 100), 0);
+        assert_eq!(counted(&mut filter, 200), 0);
     }
 }

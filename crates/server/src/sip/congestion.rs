@@ -82,6 +82,11 @@ impl TimedMessages {
         self.messages += 1;
         self.time += took;
     }
+
+    /// Their time, and for each its share of other times.
+    fn total(&self, each: Duration) -> Duration {
+        self.time + each * self.messages
+    }
 }
 
 /// The measurements of one worker.
@@ -110,11 +115,14 @@ pub(super) struct Congestion {
     acks: TimedMessages,
     /// The time of 503s and of their ACKs that is not reported to the engine yet.
     refusing: Duration,
-    /// 503s whose ACK has not come. Anybody can repeat an ACK, and a repeated one does not belong to a 503.
-    unacknowledged: u64,
+    /// 503s for INVITE whose ACK has not come in this overload. Anybody can repeat an ACK, and a repeated one does not
+    /// belong to a 503.
+    expected_acks: u64,
     dropped: TimedMessages,
     /// Messages sent since the batch began.
     sent: u32,
+    /// When the worker has begun to send what the batch has queued. Zero without an overload.
+    sending_ns: u64,
     /// Idle time since the last batch.
     slept: Duration,
 }
@@ -137,9 +145,10 @@ impl Congestion {
             refused: TimedMessages::default(),
             acks: TimedMessages::default(),
             refusing: Duration::ZERO,
-            unacknowledged: 0,
+            expected_acks: 0,
             dropped: TimedMessages::default(),
             sent: 0,
+            sending_ns: 0,
             slept: Duration::ZERO,
         }
     }
@@ -205,7 +214,10 @@ impl Congestion {
     pub(super) fn begin(&mut self, now: Now, engine: &mut Engine) {
         self.started_ns = now.mono.0.max(self.ended_ns);
         // What timers have sent is not part of the batch.
-        self.sent = 0;
+        (self.sent, self.sending_ns) = (0, 0);
+        if !engine.is_overloaded() {
+            self.expected_acks = 0;
+        }
         let (tu_waiting, begun) = self.tu;
         let before = std::mem::replace(&mut self.tu_before, begun);
         let queued: u64 = self.queues.iter().map(|queue| queue.waiting).sum();
@@ -244,28 +256,40 @@ impl Congestion {
         self.sent = self.sent.saturating_add(1);
     }
 
-    /// Adds the time of one message. Called in an overload only.
-    pub(super) fn add_message(&mut self, fate: MessageOutcome, took: Duration) {
+    /// Notes that all messages of the batch are handled, and that the worker sends what they have queued. Called in an
+    /// overload only.
+    pub(super) fn begin_sending(&mut self) {
+        self.sending_ns = io::clock::monotonic_ns();
+    }
+
+    /// Adds the time of one message. Called in an overload only. An ACK is part of the cost of 503s only if a 503 waits
+    /// for one.
+    pub(super) fn add_message(&mut self, outcome: MessageOutcome, took: Duration) {
         self.all.add(took);
-        match fate {
+        match outcome {
             MessageOutcome::Served => {}
-            MessageOutcome::Refused => {
-                self.unacknowledged += 1;
+            MessageOutcome::Refused { has_ack } => {
+                self.expected_acks += u64::from(has_ack);
                 self.refused.add(took);
             }
-            MessageOutcome::AckOfRefusal if self.unacknowledged == 0 => {}
+            MessageOutcome::AckOfRefusal if self.expected_acks == 0 => {}
             MessageOutcome::AckOfRefusal => {
-                self.unacknowledged -= 1;
+                self.expected_acks -= 1;
                 self.acks.add(took);
             }
             MessageOutcome::Dropped => self.dropped.add(took),
         }
     }
 
-    /// Reports the duration of a batch of `handled` messages to the engine. Called after its responses were sent.
+    /// Reports a batch of `handled` messages to the engine: the time of refusals, the unused time and the time of service.
+    /// Called after its responses were sent.
     pub(super) fn end(&mut self, handled: usize, engine: &mut Engine) {
         self.ended_ns = io::clock::monotonic_ns();
         let batch = Duration::from_nanos(self.ended_ns - self.started_ns);
+        let sending = match self.sending_ns {
+            0 => Duration::ZERO,
+            begun_ns => Duration::from_nanos(self.ended_ns - begun_ns),
+        };
         let receiving = std::mem::take(&mut self.receiving);
         let busy = batch + receiving;
         self.busy_ns += busy.as_nanos() as u64;
@@ -276,15 +300,14 @@ impl Congestion {
             &mut self.dropped,
         ]
         .map(std::mem::take);
-        // All messages share the time of receiving. The messages that were sent share the time of sending: an ACK has
-        // no response, and a proxied request has two messages.
+        // The messages that were sent share the time of sending: an ACK has no response, and a proxied request has two
+        // messages. All messages share the rest, which is mostly that of receiving.
         let handled = u32::try_from(handled).unwrap_or(u32::MAX);
-        let received_each = receiving / handled.max(1);
-        let sent_each = batch.saturating_sub(all.time) / self.sent.max(1);
+        let each = busy.saturating_sub(all.time + sending) / handled.max(1);
+        let sent_each = sending / self.sent.max(1);
         let refusals = refused.messages + acks.messages;
-        let refusing =
-            refused.time + acks.time + received_each * refusals + sent_each * refused.messages;
-        let dropping = dropped.time + received_each * dropped.messages;
+        let refusing = refused.total(each + sent_each) + acks.total(each);
+        let dropping = dropped.total(each);
         self.refusing += refusing;
         if refused.messages > 0 {
             engine.observe_refusals(refused.messages, std::mem::take(&mut self.refusing));
@@ -300,8 +323,10 @@ impl Congestion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageOutcome {
     Served,
-    /// With a 503.
-    Refused,
+    /// With a 503, which has an ACK if the request is an INVITE (RFC 3261 §17.1.1.3).
+    Refused {
+        has_ack: bool,
+    },
     /// The ACK for a 503.
     AckOfRefusal,
     Dropped,
@@ -429,6 +454,62 @@ mod tests {
         let found = engine.service_time();
         assert!(found <= average * 2, "{found:?}, not {average:?}");
         assert!(congestion.busy_ns() >= 2000 * 210_000);
+    }
+
+    #[test]
+    fn each_503_for_an_invite_pays_for_one_ack() {
+        let mut congestion = Congestion::new(1);
+        let mut engine = Engine::new(sip::engine::Config::new(0, sip::HashKey::new([7; 16])), 7);
+        let mut add = |outcome, times| {
+            for _ in 0..times {
+                congestion.add_message(outcome, Duration::from_micros(10));
+            }
+        };
+        add(MessageOutcome::Refused { has_ack: true }, 2);
+        add(MessageOutcome::Refused { has_ack: false }, 3);
+        add(MessageOutcome::AckOfRefusal, 10);
+        assert_eq!(congestion.refused.messages, 5);
+        assert_eq!(congestion.acks.messages, 2);
+        congestion.end(15, &mut engine);
+        // What an overload leaves does not count in the next one.
+        congestion.add_message(MessageOutcome::Refused { has_ack: true }, Duration::ZERO);
+        let now = Now {
+            mono: sip::Mono(io::clock::monotonic_ns()),
+            unix_s: 1_800_000_000,
+        };
+        congestion.begin(now, &mut engine);
+        congestion.add_message(MessageOutcome::AckOfRefusal, Duration::ZERO);
+        assert_eq!(congestion.acks.messages, 0);
+    }
+
+    /// An ACK, and 15 messages that are dropped. Only another message has a response.
+    #[test]
+    fn a_message_pays_neither_for_the_others_nor_for_what_it_does_not_send() {
+        let spin = |time: Duration| {
+            let started = io::clock::monotonic_ns();
+            while io::clock::monotonic_ns() - started < time.as_nanos() as u64 {}
+        };
+        let mut congestion = Congestion::new(1);
+        let mut engine = Engine::new(sip::engine::Config::new(0, sip::HashKey::new([7; 16])), 7);
+        congestion.started_ns = io::clock::monotonic_ns();
+        congestion.expected_acks = 1;
+        spin(Duration::from_millis(16));
+        for _ in 0..15 {
+            congestion.add_message(MessageOutcome::Dropped, Duration::ZERO);
+        }
+        congestion.add_message(MessageOutcome::AckOfRefusal, Duration::ZERO);
+        let handled = Duration::from_nanos(io::clock::monotonic_ns() - congestion.started_ns);
+        congestion.begin_sending();
+        congestion.count_sent();
+        spin(Duration::from_millis(16));
+        congestion.end(16, &mut engine);
+        let expected = handled / 16;
+        assert!(congestion.refusing >= expected.min(Duration::from_millis(1)));
+        assert!(
+            congestion.refusing < expected * 2,
+            "{:?}",
+            congestion.refusing
+        );
     }
 
     #[test]

@@ -121,6 +121,7 @@ impl Sip {
             nodes: self.node_tls.as_deref(),
         };
         let result = run(&mut self.endpoint, &mut outgoing);
+        self.endpoint.begin_sending();
         drop(outgoing);
         self.connections.flush(poller, &mut self.endpoint.counters);
         result
@@ -235,6 +236,7 @@ impl Sip {
                 handled += 1;
             }
         }
+        self.endpoint.begin_sending();
         drop(outgoing);
         self.batch.clear();
         self.connections.flush(poller, &mut self.endpoint.counters);
@@ -582,6 +584,7 @@ impl Sip {
     }
 
     pub(super) fn end_stream_batch(&mut self, handled: usize, poller: &Poller) {
+        self.endpoint.begin_sending();
         self.connections.flush(poller, &mut self.endpoint.counters);
         self.endpoint.end_batch(handled);
     }

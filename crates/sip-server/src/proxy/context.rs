@@ -294,9 +294,9 @@ impl Context {
         }
     }
 
-    /// Drops the address of record of an answered call, whose context stays for 32 s. Only a call that counts, and
-    /// branches without a final response, need it.
-    pub(super) fn drop_aor(&mut self) {
+    /// Drops the address of record of an answered call, whose context stays for 32 s. Two things need it: branches without
+    /// a final response, and a call that the limits of calls count.
+    pub(super) fn drop_unused_aor(&mut self) {
         if self.is_quiet() && self.admitted.call.is_none() {
             self.aor = None;
         }

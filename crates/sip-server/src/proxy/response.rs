@@ -129,7 +129,7 @@ impl Proxy {
                 let received = (message, flow);
                 self.success(now.mono, stack, (key, number), received, drops_identity);
             }
-            _ if context.is_answered => {}
+            _ if context.is_answered => context.drop_unused_aor(),
             430 => self.flow_failed(now, stack, key, number, Some(message)),
             300..=399 if self.config.recurses => {
                 self.follow(stack, key, message, drops_identity);
@@ -231,7 +231,7 @@ impl Proxy {
             context.best = Best::default();
             self.give_up_others(now, stack, key);
             if let Some(context) = self.contexts.get(key) {
-                context.drop_aor();
+                context.drop_unused_aor();
             }
         }
     }

@@ -2,10 +2,12 @@
 //!
 //! A nonce selects one set of places, and its place has a window of the last 64 counts, because requests overtake each
 //! other over UDP. The table begins small, because most servers have few clients. If a set is full, its oldest nonce is
-//! removed if that has expired. Otherwise the table doubles, up to its full size. From then on, the oldest nonce of a
-//! full set is removed in any case. The set remembers the age of what was removed. A nonce of that age or older that is
-//! not in the set may have been there, so it counts as used. So nothing counts twice, regardless of the load. A full
-//! table costs a few more challenges.
+//! removed if it was issued more than two lifetimes before the new one. Otherwise the table doubles, up to its full
+//! size. From then on, the oldest nonce of a full set is removed in any case. The table does not shrink.
+//!
+//! The set remembers the age of what was removed. A nonce of that age or older that is not in the set may have been
+//! there, so it counts as used. So nothing counts twice, regardless of the load. A full table costs a few more
+//! challenges.
 //!
 //! Only nonces with a correct digest take a place.
 
@@ -51,8 +53,8 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Room for at most about `nonces` whose lifetime is `lifetime_s` seconds. A place takes 34 bytes, and the table
-    /// begins with few.
+    /// A table for at most about `nonces` nonces, whose lifetime is `lifetime_s` seconds. Each uses 34 bytes. The table
+    /// begins with at most 64 of them, if it can double from there to its full size.
     #[must_use]
     pub fn new(nonces: usize, lifetime_s: u64) -> Replay {
         let max_sets = nonces.div_ceil(WAYS).max(1);
@@ -67,7 +69,7 @@ impl Replay {
         }
     }
 
-    /// Notes that a nonce was answered rightly with this count.
+    /// Notes that a nonce was answered rightly with this count. Doubles the table if it has no place for the nonce.
     pub fn note(&mut self, id: u64, issued_unix_s: u64, count: u32) -> NonceUse {
         let sets = self.sets.len() as u64;
         // The identity is a MAC: its bits are as good as random, and nobody chooses them.
@@ -89,7 +91,9 @@ impl Replay {
         };
         if oldest.window != 0 {
             // A nonce is good for its lifetime before and after it was issued, as clocks may be set back.
-            let expires = oldest.issued_unix_s.saturating_add(2 * self.lifetime_s);
+            let expires = oldest
+                .issued_unix_s
+                .saturating_add(self.lifetime_s.saturating_mul(2));
             if expires >= issued_unix_s && sets < self.max_sets as u64 {
                 self.double();
                 return self.note(id, issued_unix_s, count);

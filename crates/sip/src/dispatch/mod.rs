@@ -179,7 +179,7 @@ impl Dispatcher {
         match request.client {
             Some(client) => {
                 // Nobody else is to be asked.
-                request.give_up_others();
+                request.stop_failover();
                 request.is_cancelled = true;
                 engine.cancel(now, client);
             }

@@ -77,7 +77,7 @@ impl Request {
     }
 
     /// No other server is tried.
-    pub(super) fn give_up_others(&mut self) {
+    pub(super) fn stop_failover(&mut self) {
         self.servers = None;
         self.bytes = Box::default();
         // Nothing more is written, and the transaction of an INVITE that was answered stays for 32 s.
@@ -293,7 +293,7 @@ impl Dispatcher {
     pub(super) fn done(&mut self, key: RequestKey, code: u16) {
         if let Some(request) = self.requests.get(key.slot, key.generation) {
             if request.is_invite && code < 300 {
-                request.give_up_others();
+                request.stop_failover();
                 return;
             }
             self.requests.remove(key.slot);

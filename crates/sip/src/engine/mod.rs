@@ -376,9 +376,9 @@ impl Engine {
         self.controller.observe_spare(spare);
     }
 
-    /// Reports the time for messages that were refused with a 503, and for the ACKs of these 503s.
-    pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
-        self.controller.observe_refusals(messages, took);
+    /// Reports the total time of `refusals` 503s and of received ACKs for 503s.
+    pub fn observe_refusals(&mut self, refusals: u32, took: Duration) {
+        self.controller.observe_refusals(refusals, took);
     }
 
     /// So much waits: in the sockets, in the worker, and in the TU for a back end. To be called before each batch.

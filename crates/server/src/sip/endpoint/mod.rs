@@ -249,7 +249,7 @@ impl Endpoint {
             self.filter.report(self.now, &mut self.engine);
             self.engine.handle_timeout(self.now);
             self.drain(outgoing);
-            self.filter.follow(self.now, &self.engine);
+            self.filter.write_rules(self.now, &self.engine);
         }
         self.slack.add(now, self.engine.take_released_bytes());
         self.slack.expire(now);
@@ -411,7 +411,14 @@ impl Endpoint {
             .note_tu_load(self.tu.backlog(), self.tu.begun());
         self.filter.report(self.now, &mut self.engine);
         self.congestion.begin(self.now, &mut self.engine);
-        self.filter.follow(self.now, &self.engine);
+        self.filter.write_rules(self.now, &self.engine);
+    }
+
+    /// Notes that a batch is handled. What it has queued is sent next.
+    pub(super) fn begin_sending(&mut self) {
+        if self.engine.is_overloaded() {
+            self.congestion.begin_sending();
+        }
     }
 
     /// Ends a batch whose responses are sent.
@@ -424,6 +431,7 @@ impl Endpoint {
         match stun::answer(bytes, flow.remote, &mut buffer) {
             Some(answer) => {
                 self.counters.stun_answers += 1;
+                self.congestion.count_sent();
                 outgoing.send_back(flow, answer, &mut self.counters);
             }
             None => self.counters.stun_dropped += 1,
@@ -447,7 +455,7 @@ impl Endpoint {
         let received = self
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
-        let fate = outcome_of(&received);
+        let outcome = outcome_of(&received, bytes);
         let followed = self.followed(&received, from);
         let elsewhere = match &received {
             Received::Elsewhere { worker } => Some((*worker, asked)),
@@ -479,7 +487,8 @@ impl Endpoint {
         self.spans = Some(spans);
         self.drain(outgoing);
         if let Some(started) = started {
-            self.congestion.add_message(fate, now().mono.since(started));
+            let took = now().mono.since(started);
+            self.congestion.add_message(outcome, took);
         }
     }
 
@@ -595,6 +604,7 @@ impl Endpoint {
         self.counters.responses_sent[class] += 1;
         self.counters.bytes_sent += bytes.len() as u64;
         let back = Flow { remote, ..*flow };
+        self.congestion.count_sent();
         if !outgoing.send_back(&back, bytes, &mut self.counters) {
             self.counters.unsent += 1;
         } else if let Some(trace) = &mut self.trace {
@@ -674,10 +684,12 @@ impl Endpoint {
 }
 
 /// Whether overload control has refused or dropped a message.
-fn outcome_of(received: &Received<'_>) -> MessageOutcome {
+fn outcome_of(received: &Received<'_>, message: &[u8]) -> MessageOutcome {
     use sip::engine::DropReason;
     match received {
-        Received::Refused(503) => MessageOutcome::Refused,
+        Received::Refused(503) => MessageOutcome::Refused {
+            has_ack: message.starts_with(b"INVITE "),
+        },
         Received::AckOfRefusal => MessageOutcome::AckOfRefusal,
         Received::Dropped(DropReason::Shed) => MessageOutcome::Dropped,
         _ => MessageOutcome::Served,

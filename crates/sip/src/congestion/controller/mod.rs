@@ -190,9 +190,9 @@ impl Controller {
         self.service_time.observe(messages, busy);
     }
 
-    /// Reports the total time of `messages` 503s and of the ACKs for them.
-    pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
-        self.refusal_time.observe(messages, took);
+    /// Reports the total time of `refusals` 503s and of received ACKs for 503s.
+    pub fn observe_refusals(&mut self, refusals: u32, took: Duration) {
+        self.refusal_time.observe(refusals, took);
     }
 
     /// Reports time in which the worker could have accepted more: it slept, refused or dropped.
@@ -388,13 +388,11 @@ impl Controller {
     /// send less.
     pub fn shed_over_limit(&mut self, is_stream: bool) -> Option<Admission> {
         let admission = self.refusal();
-        match admission {
-            Admission::Refuse { .. } => self.note_refused(),
-            _ if is_stream => return None,
-            _ => self.counts.dropped += 1,
+        if admission == Admission::Drop && is_stream {
+            return None;
         }
         self.counts.over_limit += 1;
-        Some(admission)
+        Some(self.count_shed(admission))
     }
 
     /// Whether there is time for a 503.
@@ -402,28 +400,38 @@ impl Controller {
         self.refusal_ns >= self.refusal_cost()
     }
 
-    fn note_refused(&mut self) {
-        self.counts.refused += 1;
-        self.refusal_ns = self.refusal_ns.saturating_sub(self.refusal_cost());
+    /// Counts a 503 or a drop. Returns the decision unchanged.
+    fn count_shed(&mut self, admission: Admission) -> Admission {
+        match admission {
+            Admission::Accept => {}
+            Admission::Refuse { .. } => {
+                self.counts.refused += 1;
+                self.refusal_ns = self.refusal_ns.saturating_sub(self.refusal_cost());
+            }
+            Admission::Drop => self.counts.dropped += 1,
+        }
+        admission
     }
 
     /// What to do with a datagram's request that belongs to no transaction.
     pub fn admit(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
         let admission = self.decide(now, class, source);
-        self.note_shed(admission)
+        self.shed = self
+            .shed
+            .saturating_add(u32::from(admission != Admission::Accept));
+        self.count_shed(admission)
     }
 
-    /// What to do with a datagram of [`Class::New`] that the filter could have dropped. If the worker has dropped the
-    /// request before, it refuses or drops the retransmission until there is time. Otherwise the response would come
-    /// too late.
+    /// What to do with a datagram of [`Class::New`] that the filter could have dropped. If the request was dropped before
+    /// and there is no unused time for retransmissions, it is refused or dropped. If it were accepted, its response would
+    /// come too late. The share that RFC 7339 reports does not include it, because new requests may all be accepted.
     pub fn admit_filterable(&mut self, now: Mono, source: IpAddr, datagram: &[u8]) -> Admission {
-        if self.filter.holds_back(&self.peers, source, datagram) {
-            self.offered = self.offered.saturating_add(1);
+        if !self.filter.may_accept(&self.peers, source, datagram) {
             let refusal = self.refusal();
             if refusal == Admission::Drop {
                 self.filter.remember(now, &self.peers, source, datagram);
             }
-            return self.note_shed(refusal);
+            return self.count_shed(refusal);
         }
         let admission = self.admit(now, Class::New, source);
         match admission {
@@ -434,16 +442,6 @@ impl Controller {
                 self.filter.remember(now, &self.peers, source, datagram);
             }
         }
-        admission
-    }
-
-    fn note_shed(&mut self, admission: Admission) -> Admission {
-        match admission {
-            Admission::Accept => return admission,
-            Admission::Refuse { .. } => self.note_refused(),
-            Admission::Drop => self.counts.dropped += 1,
-        }
-        self.shed = self.shed.saturating_add(1);
         admission
     }
 

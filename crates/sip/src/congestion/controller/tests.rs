@@ -83,6 +83,34 @@ fn an_estimate_that_refuses_everything_is_doubted_after_a_second() {
 }
 
 #[test]
+fn retransmissions_of_dropped_requests_are_not_in_the_share_that_is_reported() {
+    let mut controller = controller();
+    beyond_share(&mut controller, at(1000));
+    controller.observe_backlog(at(1000), waiting(9000));
+    let request = |number| format!("REGISTER sip:a.example SIP/2.0\r\nCall-ID: {number}\r\n");
+    let mut dropped = Vec::new();
+    for number in 0..100_000 {
+        let request = request(number);
+        let admission = controller.admit_filterable(at(1000), SOURCE, request.as_bytes());
+        if admission == Admission::Drop {
+            dropped.push(request);
+        }
+    }
+    controller.observe_backlog(at(1050), waiting(9000));
+    let percent = controller.shed_percent();
+    assert!(dropped.len() > 1000 && percent > 10, "{percent}");
+    // Only these come after the overload, for a second.
+    for tick in 1..20 {
+        let now = at(1050 + 50 * tick);
+        controller.observe_backlog(now, waiting(0));
+        let request = dropped.pop().expect("more than 20");
+        let admission = controller.admit_filterable(now, SOURCE, request.as_bytes());
+        assert_ne!(admission, Admission::Accept);
+    }
+    assert!(controller.shed_percent() < 2);
+}
+
+#[test]
 fn a_tolerance_changed_live_counts_from_the_next_backlog_on() {
     let mut controller = controller();
     let mut state = |tolerance_ms, enabled| {

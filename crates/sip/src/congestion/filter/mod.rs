@@ -13,10 +13,10 @@
 //!   accept and refuse.
 //! - A hash of source and first bytes decides, so a retransmission has the fate of the first attempt. Its key is new
 //!   each time the filter begins.
-//! - What was dropped is remembered ([`Memory`]), and stays dropped until a second after the last drop of a new request.
-//!   Then a part of the unused time goes into its retransmissions. An earlier version without memory was simulated at
-//!   5 times the capacity: goodput was 86 % instead of 96 %. After the overload, 28 % of the new requests got a response
-//!   within 200 ms, instead of 99.6 %.
+//! - The filter remembers dropped requests ([`Memory`]), and drops their retransmissions. A second after the last drop of
+//!   a new request, a part of the unused time goes into these retransmissions. An earlier version without memory was
+//!   simulated at 5 times the capacity: goodput was 86 % instead of 96 %. After the overload, 28 % of the new requests
+//!   got a response within 200 ms, instead of 99.6 %.
 
 mod memory;
 mod new_work;
@@ -44,14 +44,14 @@ const MEMORY: Duration = Duration::from_secs(16);
 /// After the last drop, the filter remembers for this long: transactions end after 64 * T1 (RFC 3261 §17.1, timers B
 /// and F).
 const AFTERMATH: Duration = Duration::from_secs(32);
-/// Remembered requests pass only if no new request was dropped for so long. Without this time, calls of the last half
-/// second of an overload were accepted at their first retransmission. The 99th percentile since the first transmission
-/// was 505 ms.
+/// Retransmissions of remembered requests pass only if no new request was dropped for so long. Without this time, calls
+/// of the last half second of an overload were accepted at their first retransmission. The 99th percentile since the
+/// first transmission was 505 ms.
 const CALM: Duration = Duration::from_secs(1);
-/// The part of the unused time that goes into remembered requests: a quarter, and if the kernel has a filter, another
-/// quarter for those that it remembers. An earlier version let a share of them pass, which grew in calm ticks. As
-/// retransmissions come in waves, only 61 % of the new requests of some tenths of a second got a response in time.
-const AGAIN_PART: f64 = 0.25;
+/// The part of the unused time for retransmissions of remembered requests. If the kernel has a filter, kernel and worker
+/// each let so many pass. An earlier version let a share of the retransmissions pass, which grew in calm ticks. As they
+/// come in waves, only 61 % of the new requests of some tenths of a second got a response in time.
+const RETRANSMISSION_PART: f64 = 0.25;
 /// The weight of one tick in the averages: their delay of about three ticks is as long as the queue.
 const AVERAGING: f64 = 0.3;
 /// If a tick has at least so many times the average of new requests, the load has risen. If two ticks have less than
@@ -68,7 +68,8 @@ const MAX_SPARE: f64 = 0.95;
 pub(super) struct Tick {
     /// Requests that the filter had let pass, and that admission control has accepted.
     pub(super) accepted: u32,
-    /// Those that admission control has dropped, and datagrams that the kernel has lost.
+    /// Those that admission control has dropped, and datagrams that did not fit into the receive buffer. While the kernel
+    /// has an active filter, the latter are not known.
     pub(super) dropped: u32,
     /// The worker slept, refused or dropped for this long.
     pub(super) spare: Duration,
@@ -85,8 +86,10 @@ pub struct Filter {
     key: HashKey,
     keys: [u64; 2],
     thresholds: Box<[u16; PLACES]>,
-    /// How many of the requests that were dropped before may still pass in this tick.
-    again: u32,
+    /// How many retransmissions of remembered requests may still pass in this tick. The fraction counts in the next one.
+    retransmissions_left: f64,
+    /// The last remembered request that [`Filter::drops`] has let pass: it is counted.
+    passed: Option<u64>,
     is_active: bool,
     /// The next tick only clears the counts, because they do not cover a whole tick.
     is_beginning: bool,
@@ -117,7 +120,8 @@ impl Filter {
             key,
             keys: [0, 1],
             thresholds: Box::new([EVERYTHING; PLACES]),
-            again: 0,
+            retransmissions_left: 0.0,
+            passed: None,
             is_active: false,
             is_beginning: false,
             was_low: false,
@@ -153,11 +157,11 @@ impl Filter {
         &self.thresholds
     }
 
-    /// How many of the requests that were dropped before may pass in this tick, regardless of their places. A filter in
+    /// How many retransmissions of remembered requests may pass in this tick, regardless of their places. A filter in
     /// the kernel and the worker count them separately.
     #[must_use]
-    pub fn again(&self) -> u32 {
-        self.again
+    pub fn retransmissions_left(&self) -> u32 {
+        self.retransmissions_left as u32
     }
 
     /// Which of two generations of what was dropped is written. When it changes, the older one is to be forgotten.
@@ -182,7 +186,8 @@ impl Filter {
         self.share
     }
 
-    /// Whether a datagram is dropped. If so, it is remembered.
+    /// Returns whether the filter drops a datagram, and remembers it if so. Counts new requests by place, and a
+    /// retransmission that passes.
     pub(super) fn drops(
         &mut self,
         peers: &WeightedSources,
@@ -195,8 +200,11 @@ impl Filter {
         let (place, seed) = peers.place(source, self.keys);
         let hash = self.hash(seed, datagram);
         let drops = match self.has(hash) {
-            // What passes here is counted by `holds_back`.
-            true => self.again == 0,
+            true => {
+                let passes = self.take_retransmission();
+                self.passed = passes.then_some(hash);
+                !passes
+            }
             false => {
                 self.counted[place] = self.counted[place].saturating_add(1);
                 (hash >> 48) as u16 > self.thresholds[place]
@@ -208,8 +216,9 @@ impl Filter {
         drops
     }
 
-    /// Remembers a request that admission control has dropped. The filter begins at once: if it began with the next
-    /// tick, the requests that were dropped before would be accepted when they are sent again.
+    /// Remembers a request that admission control has dropped. It begins to remember at once: otherwise the requests that
+    /// are dropped until the next tick would be accepted when they are sent again. The thresholds change with the second
+    /// tick.
     pub(super) fn remember(
         &mut self,
         now: Mono,
@@ -224,25 +233,30 @@ impl Filter {
         self.add(self.hash(seed, datagram));
     }
 
-    /// Whether this filter or admission control has dropped a request before, and there is no time for it yet. If there
-    /// is, one less of such requests may pass.
-    pub(super) fn holds_back(
+    /// Returns whether admission control may accept a new request. A retransmission of a remembered request uses one of
+    /// [`Filter::retransmissions_left`], unless [`Filter::drops`] has counted it.
+    pub(super) fn may_accept(
         &mut self,
         peers: &WeightedSources,
         source: IpAddr,
         datagram: &[u8],
     ) -> bool {
         if self.memory.is_none() {
-            return false;
+            return true;
         }
         let (_, seed) = peers.place(source, self.keys);
         let hash = self.hash(seed, datagram);
-        if !self.has(hash) {
-            return false;
+        let is_counted = self.passed.take() == Some(hash);
+        is_counted || !self.has(hash) || self.take_retransmission()
+    }
+
+    /// Counts a retransmission if it may pass.
+    fn take_retransmission(&mut self) -> bool {
+        let may_pass = self.retransmissions_left >= 1.0;
+        if may_pass {
+            self.retransmissions_left -= 1.0;
         }
-        let left = self.again.checked_sub(1);
-        self.again = left.unwrap_or(0);
-        left.is_none()
+        may_pass
     }
 
     fn has(&self, hash: u64) -> bool {
@@ -278,25 +292,22 @@ impl Filter {
         self.remembered += remembered;
     }
 
-    /// A tick has passed: begins the filter, sets the thresholds of all places, or ends the filter.
+    /// A tick has passed: begins the filter, sets the thresholds of all places, or ends the filter. The first tick after
+    /// the beginning only clears the counts.
     pub(super) fn tick(&mut self, now: Mono, peers: &WeightedSources, tick: Tick) {
         let passed = now.since(self.ticked_at).as_secs_f64().max(1e-3);
         self.ticked_at = now;
         if !self.is_active && tick.dropped == 0 {
             return;
         }
-        let spare = (tick.spare.as_secs_f64() / passed).min(MAX_SPARE);
-        let could = f64::from(tick.accepted) / passed / (1.0 - spare);
         if !self.is_active {
             self.begin(now);
         }
+        let spare = (tick.spare.as_secs_f64() / passed).min(MAX_SPARE);
+        self.measure_acceptable(f64::from(tick.accepted) / passed, spare);
         if std::mem::take(&mut self.is_beginning) {
-            self.acceptable = could;
             self.counted.fill(0);
             return;
-        }
-        if tick.accepted > 0 {
-            self.acceptable += (could - self.acceptable) * AVERAGING;
         }
         self.forget(now);
         let weight = self.weight_of_tick(passed);
@@ -316,9 +327,9 @@ impl Filter {
         }
         let is_calm = now.since(self.dropped_at) >= CALM && !tick.refuses;
         let unused = self.acceptable * spare * passed;
-        self.again = match is_calm {
-            true => (unused * AGAIN_PART) as u32,
-            false => 0,
+        self.retransmissions_left = match is_calm {
+            true => self.retransmissions_left.fract() + unused * RETRANSMISSION_PART,
+            false => 0.0,
         };
         self.version += 1;
         if !limits && now.since(self.dropped_at) >= AFTERMATH {
@@ -326,8 +337,19 @@ impl Filter {
         }
     }
 
-    /// The weight of this tick in the averages of new requests. The averages follow a rise of their sum at once, and a
-    /// fall with the second tick.
+    /// Averages what the worker can accept in a second. It has accepted `accepted` requests per second, and the part
+    /// `spare` of its time was unused. A tick that was almost all unused shows only that the worker can accept so much.
+    fn measure_acceptable(&mut self, accepted: f64, spare: f64) {
+        let could = accepted / (1.0 - spare);
+        if self.acceptable == 0.0 {
+            self.acceptable = could;
+        } else if could > self.acceptable || (accepted > 0.0 && spare < MAX_SPARE) {
+            self.acceptable += (could - self.acceptable) * AVERAGING;
+        }
+    }
+
+    /// Returns the weight of a tick of `passed` seconds in the averages of new requests: [`AVERAGING`] or 1. It is 1
+    /// after a rise of their sum to 1.5 times, or after two ticks below two thirds of it.
     fn weight_of_tick(&mut self, passed: f64) -> f32 {
         let count: f64 = self.counted.iter().map(|count| f64::from(*count)).sum();
         let asked: f64 = self.asked.iter().map(|asked| f64::from(*asked)).sum();
@@ -349,7 +371,9 @@ impl Filter {
         let seed = self.version.to_le_bytes();
         let by = self.key.derive(self.version).mac(&seed);
         self.keys = [self.key.mac(&seed), by | 1];
-        self.again = 0;
+        self.retransmissions_left = 0.0;
+        self.passed = None;
+        self.acceptable = 0.0;
         self.counted.fill(0);
         self.asked.fill(0.0);
         self.remembered = 0;

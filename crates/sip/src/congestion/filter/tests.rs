@@ -29,6 +29,8 @@ fn register(number: u32) -> Vec<u8> {
 
 /// A worker under a load, tick by tick. 192.0.2.9 is a peer of weight 3.
 struct World {
+    /// What the worker can accept in a tick.
+    accepts: u32,
     filter: Filter,
     peers: WeightedSources,
     now: Mono,
@@ -43,6 +45,7 @@ impl World {
             weight: 3,
         };
         World {
+            accepts: ACCEPTS,
             filter: Filter::new(HashKey::new([7; 16])),
             peers: WeightedSources::new(&[peer]),
             now: Mono(0),
@@ -54,9 +57,9 @@ impl World {
         self.filter.drops(&self.peers, source(last), message)
     }
 
-    /// Whether a request passes the filter and is not held back behind it, as in a worker with the filter.
+    /// Whether a request passes the filter, and admission control may accept it, as in a worker with the filter.
     fn passes(&mut self, last: u8, message: &[u8]) -> bool {
-        !self.drops(last, message) && !self.filter.holds_back(&self.peers, source(last), message)
+        !self.drops(last, message) && self.filter.may_accept(&self.peers, source(last), message)
     }
 
     /// New requests come from these sources; returns how many of each passed.
@@ -70,15 +73,16 @@ impl World {
             passed.push(passes.count() as u32);
         }
         let all: u32 = passed.iter().sum();
-        let accepted = all.min(ACCEPTS);
+        let accepts = self.accepts;
+        let accepted = all.min(accepts);
         self.now = self.now.plus(TICK);
         let tick = Tick {
             accepted,
-            dropped: all.saturating_sub(ACCEPTS + REFUSES),
-            spare: TICK * (ACCEPTS - accepted) / ACCEPTS,
+            dropped: all.saturating_sub(accepts + REFUSES),
+            spare: TICK * (accepts - accepted) / accepts,
             refusals: f64::from(REFUSES) / TICK.as_secs_f64(),
             refusal_part: 0.08,
-            refuses: all > ACCEPTS,
+            refuses: all > accepts,
         };
         self.filter.tick(self.now, &self.peers, tick);
         passed
@@ -181,12 +185,60 @@ fn dropped_requests_stay_dropped_until_the_worker_is_calm() {
 }
 
 #[test]
+fn a_rise_below_the_capacity_drops_nothing_after_an_overload() {
+    let mut world = World::new();
+    world.steps(40, &[(1, 5000)]);
+    for idle in [1, 20] {
+        world.steps(200, &[(1, idle)]);
+        for _ in 0..4 {
+            assert_eq!(world.step(&[(1, 400)]), [400]);
+        }
+        assert!(world.filter.is_active());
+    }
+}
+
+#[test]
+fn retransmissions_pass_although_the_worker_can_serve_few_requests() {
+    let mut world = World::new();
+    world.accepts = 2;
+    world.steps(40, &[(1, 5000)]);
+    let mut number = 3_000_000;
+    let dropped = loop {
+        number += 1;
+        if world.drops(1, &register(number)) {
+            break register(number);
+        }
+    };
+    let passed = (0..100).find(|_| {
+        world.step(&[(1, 0)]);
+        world.passes(1, &dropped)
+    });
+    assert!(passed.is_some(), "within 5 s");
+}
+
+/// A request for another worker passes the filter of the worker that receives it, and only that.
+#[test]
+fn the_filter_limits_retransmissions_alone() {
+    let mut world = World::new();
+    world.steps(40, &[(1, 5000)]);
+    let dropped: Vec<Vec<u8>> = (0..2000u32)
+        .map(|number| register(1_000_000 + number))
+        .filter(|message| world.drops(1, message))
+        .collect();
+    world.steps(100, &[(1, 250)]);
+    let left = world.filter.retransmissions_left() as usize;
+    let passed = dropped.iter().filter(|message| !world.drops(1, message));
+    assert_eq!(passed.count(), left);
+    assert_eq!(world.filter.retransmissions_left(), 0);
+}
+
+#[test]
 fn what_was_dropped_does_not_pass_while_requests_are_refused() {
     let mut world = World::new();
     world.steps(40, &[(1, 5000)]);
-    assert_eq!(world.filter.again(), 0);
+    assert_eq!(world.filter.retransmissions_left(), 0);
     world.steps(100, &[(1, 250)]);
-    assert!((50..65).contains(&world.filter.again()));
+    assert!((50..65).contains(&world.filter.retransmissions_left()));
     world.now = world.now.plus(TICK);
     let tick = Tick {
         accepted: ACCEPTS,
@@ -194,7 +246,7 @@ fn what_was_dropped_does_not_pass_while_requests_are_refused() {
         ..Tick::default()
     };
     world.filter.tick(world.now, &world.peers, tick);
-    assert_eq!(world.filter.again(), 0);
+    assert_eq!(world.filter.retransmissions_left(), 0);
     assert_eq!(world.step(&[(1, 250)]), [250], "new ones do");
 }
 

@@ -114,6 +114,8 @@ struct World {
     calls: bool,
     /// Time that the kernel has used to receive since the last batch.
     stolen: u64,
+    /// The time of ACKs for 503s that is not reported yet.
+    refusing: u64,
     lost: u64,
     requests: Vec<Request>,
     groups: Vec<u8>,
@@ -141,6 +143,7 @@ impl World {
             queue: VecDeque::new(),
             calls: false,
             stolen: 0,
+            refusing: 0,
             lost: 0,
             requests: Vec::new(),
             groups: Vec::new(),
@@ -311,8 +314,11 @@ impl World {
         busy += std::mem::take(&mut self.stolen) * u64::from(served) / handled;
         let controller = &mut self.controller;
         controller.observe_service(served, Duration::from_nanos(busy));
-        let refusing = u64::from(refused) * self.costs.refuse + acks * self.costs.receive;
-        controller.observe_refusals(refused, Duration::from_nanos(refusing));
+        self.refusing += u64::from(refused) * self.costs.refuse + acks * self.costs.receive;
+        if refused > 0 {
+            let refusing = std::mem::take(&mut self.refusing);
+            controller.observe_refusals(refused, Duration::from_nanos(refusing));
+        }
         controller.observe_spare(Duration::from_nanos(shed));
     }
 
