@@ -62,6 +62,12 @@ impl World {
         !self.drops(last, message) && self.filter.may_accept(&self.peers, source(last), message)
     }
 
+    /// Those of 2,000 requests that the filter drops.
+    fn dropped(&mut self) -> Vec<Vec<u8>> {
+        let requests = (0..2000).map(|number| register(1_000_000 + number));
+        requests.filter(|request| self.drops(1, request)).collect()
+    }
+
     /// New requests come from these sources; returns how many of each passed.
     fn step(&mut self, load: &[(u8, u32)]) -> Vec<u32> {
         let mut passed = Vec::new();
@@ -155,10 +161,7 @@ fn sources_that_ask_for_little_pass_whole_and_peers_by_weight() {
 fn dropped_requests_stay_dropped_until_the_worker_is_calm() {
     let mut world = World::new();
     world.steps(40, &[(1, 5000)]);
-    let dropped: Vec<Vec<u8>> = (0..2000u32)
-        .map(|number| register(1_000_000 + number))
-        .filter(|message| world.drops(1, message))
-        .collect();
+    let dropped = world.dropped();
     assert!(dropped.len() > 1000);
     let mut steps = 0;
     while world.step(&[(1, 250)]) != [250] {
@@ -221,10 +224,7 @@ fn retransmissions_pass_although_the_worker_can_serve_few_requests() {
 fn the_filter_limits_retransmissions_alone() {
     let mut world = World::new();
     world.steps(40, &[(1, 5000)]);
-    let dropped: Vec<Vec<u8>> = (0..2000u32)
-        .map(|number| register(1_000_000 + number))
-        .filter(|message| world.drops(1, message))
-        .collect();
+    let dropped = world.dropped();
     world.steps(100, &[(1, 250)]);
     let left = world.filter.retransmissions_left() as usize;
     let passed = dropped.iter().filter(|message| !world.drops(1, message));
