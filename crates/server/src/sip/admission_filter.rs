@@ -196,9 +196,21 @@ mod tests {
         let now = overload(&mut engine, 0);
         filter.write_rules(now, &engine);
         let client = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback has free ports");
-        let request = b"OPTIONS sip:a SIP/2.0\r\nTo: <sip:a>\r\nCall-ID: 1\r\n\r\n";
-        let mut counted = |filter: &mut AdmissionFilter, ms| {
+        let send = || {
+            let request = b"OPTIONS sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.2;branch=z9hG4bK1\r\n\
+                From: <sip:b@192.0.2.2>;tag=1\r\nTo: <sip:a@192.0.2.1>\r\nCall-ID: 1\r\nCSeq: 1 OPTIONS\r\n\r\n";
             client.send_to(request, socket.local_addr()).expect("sent");
+        };
+        let count = |filter: &mut AdmissionFilter| {
+            let mut sum = 0;
+            let program = filter.program.as_mut().expect("is_here is false");
+            program.count(|_, count| sum += count);
+            sum
+        };
+        send();
+        assert_eq!(count(&mut filter), 1);
+        let mut counted = |filter: &mut AdmissionFilter, ms| {
+            send();
             // The filter ends and begins between two calls of `write_rules`.
             engine.configure_congestion(Config {
                 peers: vec![WeightedSource {
@@ -211,10 +223,7 @@ mod tests {
             assert!(!engine.filter().is_active());
             let now = overload(&mut engine, ms);
             filter.write_rules(now, &engine);
-            let mut sum = 0;
-            let program = filter.program.as_mut().expect("is_here is false");
-            program.count(|_, count| sum += count);
-            sum
+            count(filter)
         };
         assert_eq!(counted(&mut filter, 100), 0);
         assert_eq!(counted(&mut filter, 200), 0);

@@ -70,6 +70,9 @@ impl ReceiveQueue {
 /// The average length of messages is that of the last 64 messages, which are four batches.
 const AVERAGED_MESSAGES: u64 = 64;
 
+/// So long after a 503, its ACK may come: the INVITE is retransmitted for 64 * T1 (RFC 3261 §17.1.1.2, timer B).
+const MAX_ACK_DELAY_NS: u64 = 32_000_000_000;
+
 /// The messages of a batch that were timed one by one.
 #[derive(Debug, Clone, Copy, Default)]
 struct TimedMessages {
@@ -115,9 +118,11 @@ pub(super) struct Congestion {
     acks: TimedMessages,
     /// The time of 503s and of their ACKs that is not reported to the engine yet.
     refusing: Duration,
-    /// 503s for INVITE whose ACK has not come in this overload. Anybody can repeat an ACK, and a repeated one does not
-    /// belong to a 503.
+    /// 503s for INVITE that still wait for their ACK. Anybody can repeat an ACK, and a repeated one does not belong to a
+    /// 503.
     expected_acks: u64,
+    /// When the batch began that has sent the last one of them.
+    refused_at_ns: u64,
     dropped: TimedMessages,
     /// Messages sent since the batch began.
     sent: u32,
@@ -146,6 +151,7 @@ impl Congestion {
             acks: TimedMessages::default(),
             refusing: Duration::ZERO,
             expected_acks: 0,
+            refused_at_ns: 0,
             dropped: TimedMessages::default(),
             sent: 0,
             sending_ns: 0,
@@ -215,8 +221,9 @@ impl Congestion {
         self.started_ns = now.mono.0.max(self.ended_ns);
         // What timers have sent is not part of the batch.
         (self.sent, self.sending_ns) = (0, 0);
-        if !engine.is_overloaded() {
+        if self.started_ns - self.refused_at_ns > MAX_ACK_DELAY_NS {
             self.expected_acks = 0;
+            self.refusing = Duration::ZERO;
         }
         let (tu_waiting, begun) = self.tu;
         let before = std::mem::replace(&mut self.tu_before, begun);
@@ -268,9 +275,12 @@ impl Congestion {
         self.all.add(took);
         match outcome {
             MessageOutcome::Served => {}
-            MessageOutcome::Refused { has_ack } => {
-                self.expected_acks += u64::from(has_ack);
+            MessageOutcome::Refused { expects_ack } => {
                 self.refused.add(took);
+                if expects_ack {
+                    self.expected_acks += 1;
+                    self.refused_at_ns = self.started_ns;
+                }
             }
             MessageOutcome::AckOfRefusal if self.expected_acks == 0 => {}
             MessageOutcome::AckOfRefusal => {
@@ -325,7 +335,7 @@ pub(super) enum MessageOutcome {
     Served,
     /// With a 503, which has an ACK if the request is an INVITE (RFC 3261 §17.1.1.3).
     Refused {
-        has_ack: bool,
+        expects_ack: bool,
     },
     /// The ACK for a 503.
     AckOfRefusal,
@@ -459,30 +469,38 @@ mod tests {
     #[test]
     fn each_503_for_an_invite_pays_for_one_ack() {
         let mut congestion = Congestion::new(1);
+        congestion.started_ns = io::clock::monotonic_ns();
         let mut engine = Engine::new(sip::engine::Config::new(0, sip::HashKey::new([7; 16])), 7);
         let mut add = |outcome, times| {
             for _ in 0..times {
                 congestion.add_message(outcome, Duration::from_micros(10));
             }
         };
-        add(MessageOutcome::Refused { has_ack: true }, 2);
-        add(MessageOutcome::Refused { has_ack: false }, 3);
+        add(MessageOutcome::Refused { expects_ack: true }, 2);
+        add(MessageOutcome::Refused { expects_ack: false }, 3);
         add(MessageOutcome::AckOfRefusal, 10);
         assert_eq!(congestion.refused.messages, 5);
         assert_eq!(congestion.acks.messages, 2);
         congestion.end(15, &mut engine);
-        // What an overload leaves does not count in the next one.
-        congestion.add_message(MessageOutcome::Refused { has_ack: true }, Duration::ZERO);
-        let now = Now {
-            mono: sip::Mono(io::clock::monotonic_ns()),
-            unix_s: 1_800_000_000,
+        // A 503 waits for its ACK for 32 s.
+        let mut acks_after = |delay_ns| {
+            congestion.add_message(
+                MessageOutcome::Refused { expects_ack: true },
+                Duration::ZERO,
+            );
+            let now = Now {
+                mono: sip::Mono(congestion.refused_at_ns + delay_ns),
+                unix_s: 1_800_000_000,
+            };
+            congestion.begin(now, &mut engine);
+            congestion.add_message(MessageOutcome::AckOfRefusal, Duration::ZERO);
+            std::mem::take(&mut congestion.acks).messages
         };
-        congestion.begin(now, &mut engine);
-        congestion.add_message(MessageOutcome::AckOfRefusal, Duration::ZERO);
-        assert_eq!(congestion.acks.messages, 0);
+        assert_eq!(acks_after(MAX_ACK_DELAY_NS / 2), 1);
+        assert_eq!(acks_after(MAX_ACK_DELAY_NS + 1), 0);
     }
 
-    /// An ACK, and 15 messages that are dropped. Only another message has a response.
+    /// The batch has an ACK, and 15 messages that are dropped. What is sent answers none of them.
     #[test]
     fn a_message_pays_neither_for_the_others_nor_for_what_it_does_not_send() {
         let spin = |time: Duration| {
@@ -498,16 +516,16 @@ mod tests {
             congestion.add_message(MessageOutcome::Dropped, Duration::ZERO);
         }
         congestion.add_message(MessageOutcome::AckOfRefusal, Duration::ZERO);
-        let handled = Duration::from_nanos(io::clock::monotonic_ns() - congestion.started_ns);
         congestion.begin_sending();
         congestion.count_sent();
-        spin(Duration::from_millis(16));
+        let handled = Duration::from_nanos(congestion.sending_ns - congestion.started_ns);
+        spin(handled * 4);
         congestion.end(16, &mut engine);
         let expected = handled / 16;
-        assert!(congestion.refusing >= expected.min(Duration::from_millis(1)));
+        let off = congestion.refusing.abs_diff(expected);
         assert!(
-            congestion.refusing < expected * 2,
-            "{:?}",
+            off * 10 < expected,
+            "{:?}, not {expected:?}",
             congestion.refusing
         );
     }

@@ -69,7 +69,8 @@ impl Replay {
         }
     }
 
-    /// Notes that a nonce was answered rightly with this count. Doubles the table if it has no place for the nonce.
+    /// Notes that a nonce was answered rightly with this count. If the nonce's set has no place for it, the
+    /// table doubles up to its full size.
     pub fn note(&mut self, id: u64, issued_unix_s: u64, count: u32) -> NonceUse {
         let sets = self.sets.len() as u64;
         // The identity is a MAC: its bits are as good as random, and nobody chooses them.

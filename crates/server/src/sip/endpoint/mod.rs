@@ -688,7 +688,7 @@ fn outcome_of(received: &Received<'_>, message: &[u8]) -> MessageOutcome {
     use sip::engine::DropReason;
     match received {
         Received::Refused(503) => MessageOutcome::Refused {
-            has_ack: message.starts_with(b"INVITE "),
+            expects_ack: message.starts_with(b"INVITE "),
         },
         Received::AckOfRefusal => MessageOutcome::AckOfRefusal,
         Received::Dropped(DropReason::Shed) => MessageOutcome::Dropped,

@@ -126,6 +126,8 @@ pub struct Controller {
     most_percent: Option<u64>,
     offered: u32,
     shed: u32,
+    /// Retransmissions of dropped requests that were refused or dropped, since the last tick.
+    retransmissions: u32,
     /// How many requests the worker accepts per second in an overload; 0 before the first one. These are fewer than the
     /// messages that it can serve, because responses, ACKs and 503s take time, too.
     requests_per_second: f64,
@@ -158,6 +160,7 @@ impl Controller {
             offered: 0,
             shed: 0,
             requests_per_second: 0.0,
+            retransmissions: 0,
             refused_ticks: 0,
             ticked_at: Mono::default(),
             shed_share: 0.0,
@@ -255,12 +258,16 @@ impl Controller {
 
     /// Halves the average time of a message in each tick that refuses all, if nothing was accepted for a second.
     fn doubt_service_time(&mut self) {
-        match (self.offered, self.offered == self.shed) {
-            (0, _) => {}
-            (_, true) => self.refused_ticks = self.refused_ticks.saturating_add(1),
-            (_, false) => self.refused_ticks = 0,
+        let retransmissions = std::mem::take(&mut self.retransmissions);
+        // Otherwise they are refused although nothing waits.
+        let is_waiting = self.most_percent >= Some(RAMPS[0].0);
+        let has_refused = self.shed > 0 || (is_waiting && retransmissions > 0);
+        match (self.offered > self.shed, has_refused) {
+            (true, _) => self.refused_ticks = 0,
+            (false, true) => self.refused_ticks = self.refused_ticks.saturating_add(1),
+            (false, false) => return,
         }
-        if self.offered > 0 && self.refused_ticks > REFUSED_TICKS {
+        if self.refused_ticks > REFUSED_TICKS {
             self.service_time.halve();
         }
     }
@@ -392,7 +399,7 @@ impl Controller {
             return None;
         }
         self.counts.over_limit += 1;
-        Some(self.count_shed(admission))
+        Some(self.count_refusal_or_drop(admission))
     }
 
     /// Whether there is time for a 503.
@@ -401,7 +408,7 @@ impl Controller {
     }
 
     /// Counts a 503 or a drop. Returns the decision unchanged.
-    fn count_shed(&mut self, admission: Admission) -> Admission {
+    fn count_refusal_or_drop(&mut self, admission: Admission) -> Admission {
         match admission {
             Admission::Accept => {}
             Admission::Refuse { .. } => {
@@ -419,7 +426,7 @@ impl Controller {
         self.shed = self
             .shed
             .saturating_add(u32::from(admission != Admission::Accept));
-        self.count_shed(admission)
+        self.count_refusal_or_drop(admission)
     }
 
     /// What to do with a datagram of [`Class::New`] that the filter could have dropped. If the request was dropped before
@@ -431,7 +438,8 @@ impl Controller {
             if refusal == Admission::Drop {
                 self.filter.remember(now, &self.peers, source, datagram);
             }
-            return self.count_shed(refusal);
+            self.retransmissions = self.retransmissions.saturating_add(1);
+            return self.count_refusal_or_drop(refusal);
         }
         let admission = self.admit(now, Class::New, source);
         match admission {

@@ -111,6 +111,29 @@ fn retransmissions_of_dropped_requests_are_not_in_the_share_that_is_reported() {
 }
 
 #[test]
+fn retransmissions_of_dropped_requests_cause_doubt_only_while_messages_wait() {
+    for (messages, is_doubted) in [(20, true), (0, false)] {
+        let mut controller = controller();
+        controller.configure(Config {
+            refusal_permille: 0,
+            ..Config::default()
+        });
+        for _ in 0..8 {
+            controller.observe_service(1, Duration::from_millis(100));
+        }
+        let before = controller.service_time();
+        controller.observe_backlog(at(0), waiting(20));
+        for tick in 1..40 {
+            let now = at(50 * tick);
+            let admission = controller.admit_filterable(now, SOURCE, b"INVITE");
+            assert_eq!(admission, Admission::Drop);
+            controller.observe_backlog(now, waiting(messages));
+        }
+        assert_eq!(controller.service_time() < before, is_doubted);
+    }
+}
+
+#[test]
 fn a_tolerance_changed_live_counts_from_the_next_backlog_on() {
     let mut controller = controller();
     let mut state = |tolerance_ms, enabled| {

@@ -59,8 +59,7 @@ const AVERAGING: f64 = 0.3;
 /// times the capacity. The socket overflowed, and nothing remembered the lost requests. So their retransmissions took
 /// the place of new ones. A fall in one tick may be a gap in the load, and the next tick would pass whole.
 const JUMP: f64 = 1.5;
-/// The largest part of a tick that may count as unused. Above it, the rate of the worker says nothing about its
-/// capacity.
+/// The largest part of a tick that counts as unused: the measured capacity is divided by the rest.
 const MAX_SPARE: f64 = 0.95;
 
 /// What happened since the last tick.
@@ -88,10 +87,10 @@ pub struct Filter {
     thresholds: Box<[u16; PLACES]>,
     /// How many retransmissions of remembered requests may still pass in this tick. The fraction counts in the next one.
     retransmissions_left: f64,
-    /// The last remembered request that [`Filter::drops`] has let pass: it is counted.
-    passed: Option<u64>,
+    /// The hash of the last retransmission that [`Filter::drops`] has let pass and counted.
+    counted_retransmission: Option<u64>,
     is_active: bool,
-    /// The next tick only clears the counts, because they do not cover a whole tick.
+    /// The next tick clears the counts and sets no thresholds, because the counts do not cover a whole tick.
     is_beginning: bool,
     /// The last tick had much less than the average.
     was_low: bool,
@@ -121,7 +120,7 @@ impl Filter {
             keys: [0, 1],
             thresholds: Box::new([EVERYTHING; PLACES]),
             retransmissions_left: 0.0,
-            passed: None,
+            counted_retransmission: None,
             is_active: false,
             is_beginning: false,
             was_low: false,
@@ -202,7 +201,7 @@ impl Filter {
         let drops = match self.has(hash) {
             true => {
                 let passes = self.take_retransmission();
-                self.passed = passes.then_some(hash);
+                self.counted_retransmission = passes.then_some(hash);
                 !passes
             }
             false => {
@@ -246,7 +245,7 @@ impl Filter {
         }
         let (_, seed) = peers.place(source, self.keys);
         let hash = self.hash(seed, datagram);
-        let is_counted = self.passed.take() == Some(hash);
+        let is_counted = self.counted_retransmission.take() == Some(hash);
         is_counted || !self.has(hash) || self.take_retransmission()
     }
 
@@ -293,7 +292,7 @@ impl Filter {
     }
 
     /// A tick has passed: begins the filter, sets the thresholds of all places, or ends the filter. The first tick after
-    /// the beginning only clears the counts.
+    /// the beginning sets no thresholds.
     pub(super) fn tick(&mut self, now: Mono, peers: &WeightedSources, tick: Tick) {
         let passed = now.since(self.ticked_at).as_secs_f64().max(1e-3);
         self.ticked_at = now;
@@ -304,7 +303,7 @@ impl Filter {
             self.begin(now);
         }
         let spare = (tick.spare.as_secs_f64() / passed).min(MAX_SPARE);
-        self.measure_acceptable(f64::from(tick.accepted) / passed, spare);
+        self.measure_acceptable(tick, passed, spare);
         if std::mem::take(&mut self.is_beginning) {
             self.counted.fill(0);
             return;
@@ -337,13 +336,14 @@ impl Filter {
         }
     }
 
-    /// Averages what the worker can accept in a second. It has accepted `accepted` requests per second, and the part
-    /// `spare` of its time was unused. A tick that was almost all unused shows only that the worker can accept so much.
-    fn measure_acceptable(&mut self, accepted: f64, spare: f64) {
-        let could = accepted / (1.0 - spare);
+    /// Averages what the worker can accept in a second, after a tick of `passed` seconds. The part `spare` of it was
+    /// unused. If nothing was refused or dropped, the worker can accept at least so much, and the average only rises.
+    fn measure_acceptable(&mut self, tick: Tick, passed: f64, spare: f64) {
+        let could = f64::from(tick.accepted) / passed / (1.0 - spare);
+        let is_limited = tick.refuses || self.share < 1.0;
         if self.acceptable == 0.0 {
             self.acceptable = could;
-        } else if could > self.acceptable || (accepted > 0.0 && spare < MAX_SPARE) {
+        } else if could > self.acceptable || (is_limited && tick.accepted > 0) {
             self.acceptable += (could - self.acceptable) * AVERAGING;
         }
     }
@@ -372,7 +372,7 @@ impl Filter {
         let by = self.key.derive(self.version).mac(&seed);
         self.keys = [self.key.mac(&seed), by | 1];
         self.retransmissions_left = 0.0;
-        self.passed = None;
+        self.counted_retransmission = None;
         self.acceptable = 0.0;
         self.counted.fill(0);
         self.asked.fill(0.0);
