@@ -336,14 +336,18 @@ impl Filter {
         }
     }
 
-    /// Averages what the worker can accept in a second, after a tick of `passed` seconds. The part `spare` of it was
-    /// unused. If nothing was refused or dropped, the worker can accept at least so much, and the average only rises.
+    /// Measures what the worker can accept in a second, after a tick of `passed` seconds. The part `spare` of it was
+    /// unused. If nothing was refused or dropped, the worker can accept at least what it has accepted. An average of such
+    /// ticks would fall with the load.
     fn measure_acceptable(&mut self, tick: Tick, passed: f64, spare: f64) {
-        let could = f64::from(tick.accepted) / passed / (1.0 - spare);
+        let accepted = f64::from(tick.accepted) / passed;
+        let could = accepted / (1.0 - spare);
         let is_limited = tick.refuses || self.share < 1.0;
         if self.acceptable == 0.0 {
             self.acceptable = could;
-        } else if could > self.acceptable || (is_limited && tick.accepted > 0) {
+        } else if !is_limited {
+            self.acceptable = self.acceptable.max(accepted);
+        } else if tick.accepted > 0 {
             self.acceptable += (could - self.acceptable) * AVERAGING;
         }
     }
