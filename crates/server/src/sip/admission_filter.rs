@@ -170,7 +170,7 @@ mod tests {
     use sip::Mono;
     use sip::congestion::{Backlog, Config};
 
-    /// A worker without admission control, whose socket loses datagrams.
+    /// An overload begins, because the socket has lost a datagram. `ms` is the time from now.
     fn overload(engine: &mut Engine, ms: u64) -> Now {
         let now = Now {
             mono: Mono(io::clock::monotonic_ns() + ms * 1_000_000),

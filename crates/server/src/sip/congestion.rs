@@ -8,7 +8,7 @@
 use io::SocketMemory;
 use sip::Now;
 use sip::congestion::Backlog;
-use sip::engine::Engine;
+use sip::engine::{DropReason, Engine, Received};
 use std::time::Duration;
 
 /// The assumed memory of a datagram until the first measurement: that of 500 to 1,500 bytes over loopback, as measured.
@@ -340,6 +340,20 @@ pub(super) enum MessageOutcome {
     /// The ACK for a 503.
     AckOfRefusal,
     Dropped,
+}
+
+impl MessageOutcome {
+    /// The outcome of the message that the engine has received as `received`.
+    pub(super) fn of(received: &Received<'_>, message: &[u8]) -> MessageOutcome {
+        match received {
+            Received::Refused(503) => MessageOutcome::Refused {
+                expects_ack: message.starts_with(b"INVITE "),
+            },
+            Received::AckOfRefusal => MessageOutcome::AckOfRefusal,
+            Received::Dropped(DropReason::Shed) => MessageOutcome::Dropped,
+            _ => MessageOutcome::Served,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -455,7 +455,7 @@ impl Endpoint {
         let received = self
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
-        let outcome = outcome_of(&received, bytes);
+        let outcome = MessageOutcome::of(&received, bytes);
         let followed = self.followed(&received, from);
         let elsewhere = match &received {
             Received::Elsewhere { worker } => Some((*worker, asked)),
@@ -680,19 +680,6 @@ impl Endpoint {
                 _ => {}
             }
         }
-    }
-}
-
-/// Whether overload control has refused or dropped a message.
-fn outcome_of(received: &Received<'_>, message: &[u8]) -> MessageOutcome {
-    use sip::engine::DropReason;
-    match received {
-        Received::Refused(503) => MessageOutcome::Refused {
-            expects_ack: message.starts_with(b"INVITE "),
-        },
-        Received::AckOfRefusal => MessageOutcome::AckOfRefusal,
-        Received::Dropped(DropReason::Shed) => MessageOutcome::Dropped,
-        _ => MessageOutcome::Served,
     }
 }
 
