@@ -86,7 +86,7 @@ impl TimedMessages {
         self.time += took;
     }
 
-    /// Their time, and for each its share of other times.
+    /// The measured time, plus `each` for every message.
     fn total(&self, each: Duration) -> Duration {
         self.time + each * self.messages
     }
@@ -118,8 +118,8 @@ pub(super) struct Congestion {
     acks: TimedMessages,
     /// The time of 503s and of their ACKs that is not reported to the engine yet.
     refusing: Duration,
-    /// 503s for INVITE that still wait for their ACK. Anybody can repeat an ACK, and a repeated one does not belong to a
-    /// 503.
+    /// 503s for INVITE without an ACK yet. The count is cleared 32 s after the last such 503. Anybody can repeat an ACK,
+    /// and a repeated one does not belong to a 503.
     expected_acks: u64,
     /// When the batch began that has sent the last one of them.
     refused_at_ns: u64,

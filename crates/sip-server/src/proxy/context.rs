@@ -294,8 +294,8 @@ impl Context {
         }
     }
 
-    /// Drops the address of record of an answered call, whose context stays for 32 s. Two things need it: branches without
-    /// a final response, and a call that the limits of calls count.
+    /// Drops the address of record of an answered call, whose context stays for 32 s. It stays while a branch without a
+    /// final response needs it, or a call that the limits of calls count.
     pub(super) fn drop_unused_aor(&mut self) {
         if self.is_quiet() && self.admitted.call.is_none() {
             self.aor = None;

@@ -53,8 +53,8 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// A table for at most about `nonces` nonces, whose lifetime is `lifetime_s` seconds. Each uses 34 bytes. The table
-    /// begins with at most 64 of them, if it can double from there to its full size.
+    /// A table for at most about `nonces` nonces, whose lifetime is `lifetime_s` seconds. Each uses 34 bytes. If the
+    /// full size can be halved often enough, the table begins with at most 64 nonces.
     #[must_use]
     pub fn new(nonces: usize, lifetime_s: u64) -> Replay {
         let max_sets = nonces.div_ceil(WAYS).max(1);
@@ -69,8 +69,8 @@ impl Replay {
         }
     }
 
-    /// Notes that a nonce was answered rightly with this count. If the nonce's set has no place for it, the
-    /// table doubles up to its full size.
+    /// Notes that a nonce was answered rightly with this count. If the set is full and its
+    /// oldest nonce has not expired, the table doubles, up to its full size.
     pub fn note(&mut self, id: u64, issued_unix_s: u64, count: u32) -> NonceUse {
         let sets = self.sets.len() as u64;
         // The identity is a MAC: its bits are as good as random, and nobody chooses them.

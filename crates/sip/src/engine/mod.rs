@@ -376,7 +376,7 @@ impl Engine {
         self.controller.observe_spare(spare);
     }
 
-    /// Reports the total time of `refusals` 503s and of received ACKs for 503s.
+    /// Reports `refusals` 503s. `took` is their time, and that of ACKs for 503s since the last report.
     pub fn observe_refusals(&mut self, refusals: u32, took: Duration) {
         self.controller.observe_refusals(refusals, took);
     }

@@ -193,7 +193,7 @@ impl Controller {
         self.service_time.observe(messages, busy);
     }
 
-    /// Reports the total time of `refusals` 503s and of received ACKs for 503s.
+    /// Reports `refusals` 503s. `took` is their time, and that of ACKs for 503s since the last report.
     pub fn observe_refusals(&mut self, refusals: u32, took: Duration) {
         self.refusal_time.observe(refusals, took);
     }
@@ -259,7 +259,7 @@ impl Controller {
     /// Halves the average time of a message in each tick that refuses all, if nothing was accepted for a second.
     fn doubt_service_time(&mut self) {
         let retransmissions = std::mem::take(&mut self.retransmissions);
-        // Otherwise they are refused although nothing waits.
+        // If nothing waits, refused retransmissions say nothing about the service time.
         let is_waiting = self.most_percent >= Some(RAMPS[0].0);
         let has_refused = self.shed > 0 || (is_waiting && retransmissions > 0);
         match (self.offered > self.shed, has_refused) {

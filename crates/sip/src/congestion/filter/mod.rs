@@ -232,7 +232,7 @@ impl Filter {
         self.add(self.hash(seed, datagram));
     }
 
-    /// Returns whether admission control may accept a new request. A retransmission of a remembered request uses one of
+    /// Returns whether admission control may decide about a request of class New. A remembered request needs one of
     /// [`Filter::retransmissions_left`], unless [`Filter::drops`] has counted it.
     pub(super) fn may_accept(
         &mut self,
