@@ -66,7 +66,6 @@ counters! {
     relay_not_live,
     /// Datagrams discarded because another worker's mailbox, or this worker's store of batches, was exhausted.
     mailbox_full,
-    /// Verdicts that should not exist: a datagram from a peer that is to go to a peer.
     /// Relay sockets opened.
     relays_opened,
     /// Relay sockets closed.

@@ -165,9 +165,10 @@ fn boot_all(
         let archive = initrd::build(root, kernel, binaries, &plan(checks, kernel))?;
         let begun = Instant::now();
         let mut output = machine::run(kernel, &archive)?;
-        if output.is_of_stale_breakpoint() {
+        if let Some(reason) = output.reason_to_repeat() {
+            let lines = output.last_console_lines();
             println!(
-                "  {}: QEMU ran a stale breakpoint; once more",
+                "  {}: {reason}; once more. Its console: {lines}",
                 kernel.release
             );
             output = machine::run(kernel, &archive)?;
@@ -215,7 +216,8 @@ fn judge(
     );
     checks::judge(checks, suite.linux, &sections, tally);
     if !done {
-        let error = anyhow::anyhow!("it ended early; see {console}");
+        let lines = output.last_console_lines();
+        let error = anyhow::anyhow!("it ended early; {console} ends with: {lines}");
         let name = format!("{} goes through all checks", suite.linux);
         tally.record(&name, &Err(error));
     }

@@ -69,7 +69,7 @@ pub enum Refusal {
     #[error("the method is not GET")]
     Method,
     /// The request does not ask for an upgrade to WebSocket version 13.
-    #[error("this server supports WebSocket version 13 only")]
+    #[error("the request does not ask for an upgrade to WebSocket version 13")]
     Upgrade,
     /// The request exceeds the limit on bytes or header fields.
     #[error("the request is too long")]
