@@ -265,6 +265,11 @@ impl Engine {
                 self.outputs.send(SendTo::Stream(connection), origin, bytes);
                 self.store.release(cell);
             }
+            Waiting::LargeRequest(_, cell) => {
+                let (to, bytes) = (SendTo::Stream(connection), self.store.get(&cell));
+                self.outputs.send(to, Origin::Nobody, bytes);
+                self.store.release(cell);
+            }
             Waiting::Redirected(mark, cell) => {
                 let bytes = self.store.get(&cell);
                 let to = SendTo::Stream(connection);
@@ -284,6 +289,12 @@ impl Engine {
                 if let Some(key) = server {
                     self.server_transport_failed(now, key);
                 }
+            }
+            Waiting::LargeRequest(to, cell) => {
+                compose::make_udp(self.store.get_mut(&cell));
+                let bytes = self.store.get(&cell);
+                self.outputs.send(datagram(&to), Origin::Nobody, bytes);
+                self.store.release(cell);
             }
             Waiting::Redirected(mark, cell) => {
                 self.store.release(cell);

@@ -42,6 +42,9 @@ pub(super) enum Waiting {
     Client(ClientKey),
     /// A message that no client transaction keeps: a response, or an ACK.
     Response(Option<ServerKey>, Cell),
+    /// A request without a transaction that goes over TCP only because it is large. If no connection can be opened, it
+    /// goes over UDP to this destination.
+    LargeRequest(Box<Destination>, Cell),
     /// A response on its way to where another one has failed to go.
     Redirected(Mark, Cell),
 }

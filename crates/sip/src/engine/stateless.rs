@@ -57,7 +57,7 @@ impl Engine {
         out: &Outgoing<'_>,
         number: u128,
     ) -> Result<(), RequestError> {
-        let (to, _) = self.choose_transport(out);
+        let to = self.choose_transport(out);
         self.send_stateless_to(now, out, to, number)
     }
 
@@ -71,14 +71,14 @@ impl Engine {
         out: &Outgoing<'_>,
         number: u128,
     ) -> Result<(), RequestError> {
-        self.send_stateless_to(now, out, out.to.clone(), number)
+        self.send_stateless_to(now, out, (out.to.clone(), false), number)
     }
 
     fn send_stateless_to(
         &mut self,
         now: Mono,
         out: &Outgoing<'_>,
-        to: Destination,
+        (to, may_be_udp): (Destination, bool),
         number: u128,
     ) -> Result<(), RequestError> {
         let connection = self.named_connection(out)?;
@@ -96,7 +96,11 @@ impl Engine {
             self.outputs.send(to, Origin::Nobody, bytes);
         } else if to.transport.is_reliable() {
             let cell = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
-            self.send_over_stream(now, to, Waiting::Response(None, cell));
+            let waiting = match may_be_udp {
+                true => Waiting::LargeRequest(Box::new(out.to.clone()), cell),
+                false => Waiting::Response(None, cell),
+            };
+            self.send_over_stream(now, to, waiting);
         } else {
             self.outputs.send(datagram(&to), Origin::Nobody, bytes);
         }

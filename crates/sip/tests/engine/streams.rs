@@ -188,6 +188,49 @@ fn a_large_request_falls_back_to_udp_where_there_is_no_tcp() {
     world.nothing_is_left();
 }
 
+/// Sends an ACK of more than 1,300 bytes without a transaction, and returns it as it was sent last.
+fn large_ack(world: &mut World) -> String {
+    let padding = format!("Subject: {}\r\n", "x".repeat(1200));
+    let ack = request("ACK", 1, &padding);
+    let out = Outgoing {
+        to: Destination::new(
+            Transport::Udp,
+            ([192, 0, 2, 2], 5060).into(),
+            ListenerKey(0),
+        ),
+        connection: None,
+        pieces: &[&ack],
+        class: Class::Finishing,
+        mark: None,
+        loop_check: None,
+    };
+    let now = world.now;
+    world.uac().engine.send_stateless(now, &out, 7).unwrap();
+    world.run_until(100);
+    assert_eq!(world.times(UAC, "ACK").len(), 1);
+    text(&world.uac().last)
+}
+
+/// The ACK for a 2xx is large if it has the SDP answer.
+#[test]
+fn a_large_ack_goes_over_tcp_and_over_udp_where_there_is_no_tcp() {
+    let mut world = world();
+    let sent = large_ack(&mut world);
+    assert!(
+        sent.contains("\r\nVia: SIP/2.0/TCP 192.0.2.1:5060;"),
+        "{sent}"
+    );
+    world.nothing_is_left();
+    let mut world = self::world();
+    world.refuses_tcp = true;
+    let sent = large_ack(&mut world);
+    assert!(
+        sent.contains("\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;"),
+        "{sent}"
+    );
+    world.nothing_is_left();
+}
+
 #[test]
 fn a_call_over_tcp_keeps_its_key_until_h_l_or_m() {
     let mut world = world();
