@@ -456,7 +456,7 @@ fn a_request_with_a_target_of_the_caller_goes_only_to_the_caller() {
     );
 
     let mut world = World::with(|config| {
-        config.allowed = Box::new(|to| to == ([203, 0, 113, 5], 5060).into());
+        config.allowed = Box::new(|to, _| to == ([203, 0, 113, 5], 5060).into());
     });
     world
         .order("BYE", "sip:203.0.113.5", near, 0)

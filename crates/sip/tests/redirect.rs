@@ -59,7 +59,7 @@ impl World {
             is_v4: true,
         };
         let mut config = Config::new(vec![tcp]);
-        config.allowed = Box::new(|to| to.ip().to_string().starts_with("198.51.100."));
+        config.allowed = Box::new(|to, _| to.ip().to_string().starts_with("198.51.100."));
         let mut world = World {
             engine: Engine::new(of_engine, 1),
             dispatcher: Dispatcher::new(config, key, 1),

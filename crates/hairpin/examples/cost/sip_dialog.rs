@@ -153,7 +153,7 @@ fn endpoint(local: SocketAddr, now: Now) -> Outcome<Endpoint<RegistrarProxy<Memo
         is_v4: true,
     };
     let mut dispatch = dispatch::Config::new(vec![source]);
-    dispatch.allowed = Box::new(|_| true);
+    dispatch.allowed = Box::new(|_, _| true);
     let dispatcher = Dispatcher::new(dispatch, key, 1);
     let site = site(key, local, now)?;
     let registrar = Registrar::new(

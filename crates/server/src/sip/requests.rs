@@ -5,10 +5,11 @@ use super::names::{AddressFamilies, DnsFailure, DnsQueryResult, NameResolver};
 use super::settings::SipConfig;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
-use sip::dispatch::{Allowed, ClusterNodes, Config, Dispatcher, Source};
+use sip::dispatch::{Allowed, ClusterNodes, Config, Dispatcher, PeerGroups, Source};
 use sip::engine::Engine;
 use sip::flow::{ListenerKey, Transport};
 use sip::routing::{DnsFailed, DnsRecords, Query};
+use sip_server::proxy::trunk_group;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -191,16 +192,23 @@ fn nodes(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<ClusterNode
 }
 
 /// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to
-/// trunks.
+/// trunks. Each trunk is a group.
 fn allowed(sip_config: &SipConfig) -> Allowed {
     let rules = sip_config.settings.targets.clone();
-    let trunks = sip_config.settings.trunks.clone();
-    Box::new(move |to| {
+    let trunks = sip_config.settings.trunks.iter();
+    let trunks = trunks.map(|trunk| (trunk_group(trunk.name.as_bytes()), trunk.addresses.clone()));
+    let trunks: Vec<_> = trunks.collect();
+    Box::new(move |to, groups| {
         let ip = to.ip().to_canonical();
         let is_target = rules
             .iter()
             .any(|rule| rule.network.contains(&ip) && rule.ports.contains(&to.port()));
-        let mut networks = trunks.iter().flat_map(|trunk| &trunk.addresses);
-        is_target || networks.any(|network| network.contains(&ip))
+        let is_meant = |group: u32| match groups {
+            PeerGroups::All => true,
+            PeerGroups::One(wanted) => wanted == group,
+            PeerGroups::None => false,
+        };
+        let mut trunks = trunks.iter().filter(|(group, _)| is_meant(*group));
+        is_target || trunks.any(|(_, networks)| networks.iter().any(|it| it.contains(&ip)))
     })
 }

@@ -1,7 +1,6 @@
 //! The ACK for a 2xx (RFC 3261 §16.11): it has no transaction, so its own Route says where it goes.
 
 use sip::build::{Edits, Stamp};
-use sip::dispatch::AllowedDestination;
 use sip::engine::Mark;
 use sip::flow::Flow;
 use sip::tu::RequestOwner;
@@ -14,6 +13,7 @@ use super::moved::MovedTarget;
 use super::policy::{BindingsLocation, Policy};
 use super::request::Instance;
 use super::route::{Reader, Routed};
+use super::sender::Sender;
 use super::target::Target;
 use super::{Proxy, Stack};
 use crate::flow::FlowId;
@@ -104,10 +104,13 @@ impl Proxy {
                 _ => Err(RequestOwner::Here),
             };
         }
-        let reach = AllowedDestination::Near(from.flow.remote.ip());
+        let sender = match stack.policy.is_trunk(&from.flow) {
+            true => Sender::Trunk,
+            false => self.sender_in_dialog(message, &routed, &from.flow),
+        };
         let target = match routed.flow {
             _ if routed.is_gruu(&*stack.policy) && !routed.is_to_node => {
-                self.instance_of(now, &mut *stack.policy, &routed, &from.flow)?
+                self.instance_of(now, &mut *stack.policy, &routed, (&from.flow, &sender))?
             }
             by_flow => match self.moved(now, &mut *stack.policy, (message, &routed)) {
                 MovedTarget::Here(_, target) => target,
@@ -117,10 +120,10 @@ impl Proxy {
                 MovedTarget::No if routed.is_flow_gone => return Err(RequestOwner::Here),
                 MovedTarget::No => match by_flow {
                     Some(flow) => Target::by_flow(&routed.uri, flow),
-                    None => Target::uri(
-                        &routed.uri,
-                        routed.near.map_or(reach, AllowedDestination::Near),
-                    ),
+                    None => {
+                        let address = sender.proven_address(&from.flow);
+                        Target::uri(&routed.uri, routed.allowed_destination(address))
+                    }
                 },
             },
         };
@@ -144,9 +147,9 @@ impl Proxy {
         now: Now,
         policy: &mut dyn Policy,
         routed: &Routed<'_>,
-        flow: &Flow,
+        from: (&Flow, &Sender),
     ) -> Result<Target, RequestOwner> {
-        let targets = match self.instance_targets(now, policy, routed, flow) {
+        let targets = match self.instance_targets(now, policy, routed, from) {
             Ok(Instance::Here(_, targets)) => targets,
             Ok(Instance::Elsewhere(worker)) => return Err(RequestOwner::Elsewhere(worker)),
             // An ACK has no transaction, so it cannot wait for a lookup. The UAS repeats its 2xx, and the UAC its ACK

@@ -16,6 +16,7 @@ use super::moved::KnownPhone;
 use super::push::PushWait;
 use super::sender::Sender;
 use super::target::{Forwarded, Target};
+use super::token::Token;
 use crate::flow::FlowId;
 use crate::routes::Hop;
 use crate::{Aor, AorKey};
@@ -166,6 +167,10 @@ pub(super) struct Base {
     pub(super) is_node: bool,
     /// It came from a trunk.
     pub(super) is_trunk: bool,
+    /// What Record-Route says of the side that it came by.
+    pub(super) caller_token: Token,
+    /// What Record-Route says of a callee that is neither a phone, a trunk nor another node.
+    pub(super) foreign_token: Token,
     /// P-Asserted-Identity is for trusted elements alone (RFC 3325 §7).
     pub(super) is_private: bool,
     /// Max-Breadth of all copies together (RFC 5393 §5.3.3).

@@ -23,7 +23,7 @@ use super::route::may_begin_dialog;
 use super::sender::Sender;
 use super::session::SessionChanges;
 use super::target::Target;
-use super::token::{MAX_USER, Phone, Token, TokenContent};
+use super::token::{MAX_USER, NO_TRUNK, Phone, Token, TokenContent, trunk_group};
 use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
 use crate::flow::{FlowAvailability, FlowId, MAX_TOKEN};
@@ -82,6 +82,8 @@ impl Proxy {
             let aor = plan.aor.as_ref();
             callee = aor.and_then(|aor| stack.policy.phone_key(aor));
         }
+        let is_node = plan.sender == Sender::Node;
+        let is_trunk = plan.sender == Sender::Trunk || stack.policy.is_trunk(&from.flow);
         Ok(Base {
             bytes: bytes?.into(),
             begun: now,
@@ -97,8 +99,18 @@ impl Proxy {
             callee,
             is_path: is_register && supports_path(message),
             is_first_hop: is_first_hop(message),
-            is_node: plan.sender == Sender::Node,
-            is_trunk: plan.sender == Sender::Trunk || stack.policy.is_trunk(&from.flow),
+            is_node,
+            is_trunk,
+            caller_token: match (is_trunk, is_node) {
+                (true, _) => Token::Trunk(trunk_group(stack.policy.source_name(&from.flow))),
+                // Connections between nodes end when nothing uses them.
+                (false, true) => Token::Node(*from),
+                (false, false) => Token::Flow(*from),
+            },
+            foreign_token: match plan.sender {
+                Sender::Anyone => Token::Trunk(NO_TRUNK),
+                _ => Token::Pass,
+            },
             is_private: identity::is_private(message),
             breadth: plan.breadth,
             relaying: relaying(message, routed, &*stack.policy, &from.flow),
@@ -208,7 +220,8 @@ impl Proxy {
         };
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
-        let record_route = self.outgoing_route((copy, flow), scheme, call_id, &mut users);
+        let policy = &*stack.policy;
+        let record_route = self.outgoing_route(policy, (copy, flow), scheme, call_id, &mut users);
         let order = OutgoingRequest {
             target: &way.destination(),
             pieces: gathered.slices(),
@@ -236,6 +249,7 @@ impl Proxy {
     /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value.
     fn outgoing_route<'u>(
         &self,
+        policy: &dyn Policy,
         (copy, flow): (&Copy<'_>, Option<FlowId>),
         scheme: Option<RouteScheme>,
         call_id: &[u8],
@@ -247,16 +261,19 @@ impl Proxy {
         if let Some(scheme) = scheme {
             // If the connection of another worker is closed, the request goes to the address of the contact. The
             // requests of the dialog then do the same.
-            let without_flow = match target.near {
-                Some(node) if target.is_node => Token::Node(node),
-                near => near.map_or(Token::Pass, Token::Near),
+            let without_flow = match (target.near, &target.hop) {
+                (Some(node), _) if target.is_node => Token::Node(node),
+                (Some(near), _) => Token::Near(near),
+                (None, Some(hop)) => Token::Trunk(trunk_group(policy.trunk_name(hop))),
+                (None, None) => base.foreign_token,
             };
             let token = flow.map_or(without_flow, Token::Flow);
             let phone = base.callee.filter(|_| target.is_phone());
             let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));
             let said = |token| TokenContent { token, side, phone };
-            // If neither value says anything about its side, one value is enough.
-            let both_pass = base.is_trunk && token == Token::Pass && side.is_none();
+            // One value is enough if the call returns to its trunk, or if the other value would say nothing.
+            let is_same = token == base.caller_token || token == Token::Pass;
+            let is_one = base.is_trunk && is_same && side.is_none();
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
                 params: b"",
@@ -267,7 +284,7 @@ impl Proxy {
                     &mut users.without_flow,
                 ),
                 is_sips: scheme.is_outgoing_sips,
-                unless: both_pass.then_some((from.listener, from.transport)),
+                unless: is_one.then_some((from.listener, from.transport)),
             });
         }
         base.is_path.then(|| {
@@ -344,12 +361,7 @@ impl Proxy {
         let Some(signature) = stack.engine.signature(&from.into()) else {
             return;
         };
-        let token = match (base.is_trunk, base.is_node) {
-            (true, _) => Token::Pass,
-            // Connections between nodes end when nothing uses them.
-            (false, true) => Token::Node(base.from),
-            (false, false) => Token::Flow(base.from),
-        };
+        let token = base.caller_token;
         let phone = base.caller.filter(|_| matches!(token, Token::Flow(_)));
         let phone = phone.map(|phone| self.phone_of(phone, base, call_id));
         let said = TokenContent { token, side, phone };
@@ -638,6 +650,8 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         is_first_hop: false,
         is_node: false,
         is_trunk: false,
+        caller_token: Token::Pass,
+        foreign_token: Token::Pass,
         is_private: false,
         breadth: 0,
         relaying: Relaying::No,

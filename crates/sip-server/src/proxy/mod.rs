@@ -64,6 +64,7 @@ pub use policy::{
 pub use proof::RouteProof;
 pub use push::{PushConfig, PushRequest, Pushes};
 pub use session::{LOWEST_MIN_SE, SessionTimer};
+pub use token::trunk_group;
 
 pub use preview::{Preview, PreviewTarget};
 

@@ -159,7 +159,6 @@ impl Proxy {
         let routed = reader.read(message, &from.flow)?;
         let is_trunk = policy.is_trunk(&from.flow);
         let within = is_within(message, routed.is_known_dialog);
-        let reach = AllowedDestination::Near(from.flow.remote.ip());
         let sender = || match is_trunk {
             true => Sender::Trunk,
             false => self.sender_in_dialog(message, &routed, &from.flow),
@@ -172,13 +171,15 @@ impl Proxy {
             });
         }
         if within && routed.is_gruu(&*policy) && !routed.is_to_node {
+            let sender = sender();
+            let by = (&from.flow, &sender);
             return Ok(
-                match self.instance_targets(asked.now, policy, &routed, &from.flow)? {
+                match self.instance_targets(asked.now, policy, &routed, by)? {
                     Instance::Here(aor, targets) => {
-                        forward(sender(), routed, (targets.into(), Some(aor)), breadth)
+                        forward(sender, routed, (targets.into(), Some(aor)), breadth)
                     }
                     Instance::Elsewhere(worker) => Decision::Elsewhere(worker),
-                    Instance::Pending => Decision::Pending(Some(sender())),
+                    Instance::Pending => Decision::Pending(Some(sender)),
                 },
             );
         }
@@ -197,14 +198,14 @@ impl Proxy {
         routed.check_flow()?;
         let by_flow = routed.flow.filter(|_| within || routed.is_path);
         if within || by_flow.is_some() {
+            let sender = sender();
             let target = match by_flow {
                 Some(flow) => Target::by_flow(&routed.uri, flow),
-                None => Target::uri(
-                    &routed.uri,
-                    routed.near.map_or(reach, AllowedDestination::Near),
-                ),
+                None => {
+                    let address = sender.proven_address(&from.flow);
+                    Target::uri(&routed.uri, routed.allowed_destination(address))
+                }
             };
-            let sender = sender();
             return Ok(forward(
                 sender,
                 routed,
@@ -224,9 +225,9 @@ impl Proxy {
         now: Now,
         policy: &mut dyn Policy,
         routed: &Routed<'_>,
-        flow: &Flow,
+        (flow, sender): (&Flow, &Sender),
     ) -> Result<Instance, Refusal> {
-        let reach = AllowedDestination::Near(flow.remote.ip());
+        let reach = routed.allowed_destination(sender.proven_address(flow));
         let (aor, number) = match named(&routed.uri, policy) {
             Named::Address { aor, number, .. } => (aor, number),
             Named::Elsewhere(worker) => return Ok(Instance::Elsewhere(worker)),
@@ -252,9 +253,8 @@ impl Proxy {
         // RFC 5627 §6.1: "the Path URI MUST be discarded", because the Route of the dialog already leads to the
         // instance.
         if !routed.routes.is_empty() {
-            let near = routed.near.map_or(reach, AllowedDestination::Near);
             let all = targets.into_iter();
-            targets = all.map(|target| target.by_routes(near)).collect();
+            targets = all.map(|target| target.by_routes(reach)).collect();
         }
         Ok(Instance::Here(aor, targets))
     }
@@ -498,10 +498,10 @@ impl Proxy {
 
 /// Whether a request is within a dialog. `is_known`: its Route has a token that this server wrote for this Call-ID. A
 /// To tag alone proves nothing, because anybody can invent one. RFC 3261 §12.2.1.1: if the peer has no tag (RFC 2543),
-/// requests have no To tag. An INVITE without one may begin another dialog.
+/// requests have no To tag. RFC 2543 has no other request than ACK and BYE that cannot begin something.
 pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
-    let has_tag = message.to().is_ok_and(|to| to.tag.is_some());
-    is_known && (has_tag || message.method() != Some(Method::Invite))
+    let has_tag = || message.to().is_ok_and(|to| to.tag.is_some());
+    is_known && (matches!(message.method(), Some(Method::Ack | Method::Bye)) || has_tag())
 }
 
 /// What the URI of a request names that has these Route values left.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use sip::dispatch::{AllowedDestination, PeerGroups};
 use sip::flow::Flow;
 use sip::header::NameAddr;
 use sip::uri::{SipUri, Uri};
@@ -49,6 +50,8 @@ pub(super) struct Routed<'m> {
     /// An address that the Request-URI may lead to: of a phone of this dialog, of another node, or of this server. It
     /// is of this server if the request passes it again.
     pub(super) near: Option<IpAddr>,
+    /// The trunks that the Request-URI may lead to, by what the last value removed says.
+    trunks: PeerGroups,
     /// The last value removed says that the request goes to another node, which knows what the Request-URI means.
     pub(super) is_to_node: bool,
     /// Another node knows the sender, and asks for the phones that are registered here.
@@ -70,6 +73,14 @@ enum RouteUri {
 }
 
 impl Routed<'_> {
+    /// Where a request within the dialog may go. `sender`: the address of its sender, if that is proven.
+    ///
+    /// The tokens say so little that anybody who knows them can send requests. So those reach only the other party and
+    /// `sip.targets`, and a forged source address gets none.
+    pub(super) fn allowed_destination(&self, sender: Option<IpAddr>) -> AllowedDestination {
+        AllowedDestination::InDialog(self.near.or(sender), self.trunks)
+    }
+
     /// Whether the Request-URI is a GRUU of this server (RFC 5627 §3.1). Its targets are the current contacts of its
     /// instance.
     pub(super) fn is_gruu(&self, routing: &dyn Routing) -> bool {
@@ -178,6 +189,11 @@ impl Reader<'_> {
             Some(Token::Near(id) | Token::Node(id)) => Some(id.flow.remote.ip()),
             _ => None,
         };
+        let trunks = match last {
+            Some(Token::Pass) => PeerGroups::All,
+            Some(Token::Trunk(group)) => PeerGroups::One(group),
+            _ => PeerGroups::None,
+        };
         let from_node = match last {
             Some(Token::FromNode(from)) => Some(from),
             _ => None,
@@ -201,6 +217,7 @@ impl Reader<'_> {
             phone,
             is_flow_gone: flow.is_err(),
             near,
+            trunks,
             is_to_node: matches!(last, Some(Token::Node(_))),
             is_from_node: from_node.is_some(),
             asked: asked.ok_or(Refusal::of(400, "Malformed Route"))?,

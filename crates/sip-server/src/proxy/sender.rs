@@ -1,5 +1,7 @@
 //! Who has sent a request, and whether its source address is proven.
 
+use std::net::IpAddr;
+
 use sip::Message;
 use sip::engine::NewRequest;
 use sip::flow::Flow;
@@ -36,6 +38,11 @@ impl Sender {
             Sender::Anyone => false,
         }
     }
+
+    /// The address of the sender of a request within a dialog, unless it may be forged.
+    pub(super) fn proven_address(&self, from: &Flow) -> Option<IpAddr> {
+        self.has_proven_source().then_some(from.remote.ip())
+    }
 }
 
 /// Tells the engine how far the sender of a request is known.
@@ -65,7 +72,7 @@ impl Proxy {
                 let id = match signed.token {
                     Token::Node(id) => Some(id),
                     Token::Flow(id) | Token::Near(id) => signed.phone.map(|_| id),
-                    Token::Pass | Token::FromNode(_) => None,
+                    Token::Pass | Token::Trunk(_) | Token::FromNode(_) => None,
                 };
                 id.is_some_and(|id| id.flow.remote == from.remote)
             });

@@ -5,7 +5,7 @@
 //! d  base64 of: side (4 bits)  has a phone (1 bit)  kind (3 bits)
 //!               session (32 bits), unless side is 0
 //!               address of record (64 bits)  phone (16 bits)  time (16 bits), if it has a phone
-//!               flow, if kind is 1, 2 or 3; time and hash of the request, if kind is 4
+//!               flow, if kind is 1, 2 or 3; time and hash of the request, if kind is 4; trunk (32 bits), if kind is 5
 //!               MAC over all of this and the Call-ID (64 bits)
 //! ```
 //!
@@ -31,6 +31,7 @@ const FLOW: u8 = 1;
 const NEAR: u8 = 2;
 const NODE: u8 = 3;
 const FROM_NODE: u8 = 4;
+const TRUNK: u8 = 5;
 /// Beside the kind, if the token has a phone.
 const HAS_PHONE: u8 = 8;
 /// The side is above the kind.
@@ -51,6 +52,8 @@ pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
 pub(super) enum Token {
     /// The request goes where its Request-URI, or the next Route, leads.
     Pass,
+    /// The same, but to no trunk other than the one of this group ([`trunk_group`]).
+    Trunk(u32),
     /// The request uses this flow.
     Flow(FlowId),
     /// The request goes where its Request-URI leads, which may be the address of this flow.
@@ -135,6 +138,17 @@ impl Signed {
     }
 }
 
+/// The number of a trunk's group of addresses ([`PeerGroups`](sip::dispatch::PeerGroups)) in tokens. It depends on the
+/// name only, because the order of trunks in the configuration may change while a call lasts.
+#[must_use]
+pub fn trunk_group(name: &[u8]) -> u32 {
+    // The key is known, and need not be secret: the operator chooses the names, and a MAC covers the token.
+    (HashKey::new([0; 16]).mac(name) as u32).max(1)
+}
+
+/// No trunk has this group.
+pub(super) const NO_TRUNK: u32 = 0;
+
 /// Makes and reads tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RouteTokens {
@@ -174,9 +188,13 @@ impl RouteTokens {
     ) -> &'b [u8] {
         let call = self.calls.mac(call_id);
         let mut signed = [0; SIGNED];
-        let (mut flow, mut of_node) = ([0; FLOW_LEN], [0; 16]);
+        let (mut flow, mut of_node, mut of_trunk) = ([0; FLOW_LEN], [0; 16], [0; 4]);
         let (kind, flow) = match &said.token {
             Token::Pass => (PASS, &[][..]),
+            Token::Trunk(group) => {
+                of_trunk.copy_from_slice(&group.to_be_bytes());
+                (TRUNK, &of_trunk[..])
+            }
             Token::Flow(id) => (FLOW, id.write(&mut flow)),
             Token::Near(id) => (NEAR, id.write(&mut flow)),
             Token::Node(id) => (NODE, id.write(&mut flow)),
@@ -316,6 +334,7 @@ impl RouteTokens {
             FLOW => Token::Flow(FlowId::read(rest)?),
             NEAR => Token::Near(FlowId::read(rest)?),
             NODE => Token::Node(FlowId::read(rest)?),
+            TRUNK => Token::Trunk(u32::from_be_bytes(rest.try_into().ok()?)),
             FROM_NODE => {
                 let (unix_s, request) = rest.split_first_chunk::<8>()?;
                 Token::FromNode(FromNode {

@@ -171,7 +171,7 @@ fn proxied(config: ProxyConfig) -> Proxied {
     let mut dispatch = dispatch::Config::new(sources.collect());
     // What is configured to be allowed: the addresses of the user agents.
     let (is_closed, may_be_itself) = (IS_CLOSED.get(), !EXCLUDES_ITSELF.get());
-    dispatch.allowed = Box::new(move |to| {
+    dispatch.allowed = Box::new(move |to, _| {
         let mut nodes = (0..NODES).filter(|node| may_be_itself || *node != PROXY);
         !is_closed && nodes.any(|node| address(node) == to)
     });

@@ -63,7 +63,7 @@ mod responses;
 pub use forwarding::{Forwarding, RecordRoute, write_route};
 pub use outgoing::{
     Allowed, AllowedDestination, ClusterNodes, Config, DispatchError, DispatchFailure, Failure,
-    OutgoingRequest, SendFrom, Source, Stats,
+    OutgoingRequest, PeerGroups, SendFrom, Source, Stats,
 };
 
 use std::collections::VecDeque;

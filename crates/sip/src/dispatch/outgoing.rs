@@ -21,8 +21,20 @@ pub struct Source {
     pub is_v4: bool,
 }
 
-/// Says to which other addresses requests of [`AllowedDestination::Near`] may go.
-pub type Allowed = Box<dyn Fn(SocketAddr) -> bool + Send>;
+/// Says whether a request may go to this configured address: see [`AllowedDestination`]. An address may be in groups.
+/// It is allowed if it is in none, or in one of these groups.
+pub type Allowed = Box<dyn Fn(SocketAddr, PeerGroups) -> bool + Send>;
+
+/// Groups of configured addresses. The embedder numbers them: one for each trunk, for example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerGroups {
+    /// All.
+    All,
+    /// The one with this number.
+    One(u32),
+    /// None.
+    None,
+}
 
 /// The other nodes of a cluster. Requests to them leave by sockets of their own.
 pub struct ClusterNodes {
@@ -46,7 +58,7 @@ pub struct Config {
     pub most_responses: usize,
     /// For how long after the first attempt another server is tried; twice 64*T1 by default, so that one may be silent.
     pub failover_time: Duration,
-    /// See [`AllowedDestination::Near`]; nowhere by default.
+    /// The configured addresses: see [`AllowedDestination`]; none by default.
     pub allowed: Allowed,
 }
 
@@ -70,7 +82,7 @@ impl Config {
             max_queries: 64,
             most_responses: 32,
             failover_time: Duration::from_secs(64),
-            allowed: Box::new(|_| false),
+            allowed: Box::new(|_, _| false),
         }
     }
 
@@ -117,12 +129,13 @@ impl Config {
     }
 
     pub(super) fn permits(&self, reach: AllowedDestination, to: SocketAddr) -> bool {
-        match reach {
-            AllowedDestination::Anywhere => true,
-            AllowedDestination::Near(near) => {
-                to.ip().to_canonical() == near.to_canonical() || (self.allowed)(to)
-            }
-        }
+        let (near, groups) = match reach {
+            AllowedDestination::Anywhere => return true,
+            AllowedDestination::Near(near) => (Some(near), PeerGroups::All),
+            AllowedDestination::InDialog(near, groups) => (near, groups),
+        };
+        let is_near = |near: IpAddr| near.to_canonical() == to.ip().to_canonical();
+        near.is_some_and(is_near) || (self.allowed)(to, groups)
     }
 }
 
@@ -144,6 +157,9 @@ pub enum AllowedDestination {
     /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so
     /// only the sender's own address is allowed: otherwise anybody could have requests sent to anybody.
     Near(IpAddr),
+    /// To this address, and to those that [`Config::allowed`] names for these groups. Whoever knows the route set of a
+    /// dialog can send such a request, so it reaches the other party only.
+    InDialog(Option<IpAddr>, PeerGroups),
 }
 
 /// What a request is sent from.
