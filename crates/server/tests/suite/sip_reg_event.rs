@@ -89,8 +89,19 @@ fn notified(phone: &mut Phone, subscription: &Subscription) -> String {
     notify
 }
 
-/// Sends a SUBSCRIBE within the dialog. Returns the answer.
+/// Sends a SUBSCRIBE within the dialog, and again with credentials if it is challenged. Returns the answer.
 fn again(phone: &mut Phone, subscription: &mut Subscription, lines: &str) -> String {
+    let answer = again_unasked(phone, subscription, lines);
+    if status(&answer) != 401 {
+        return answer;
+    }
+    let (kind, target) = (HeaderKind::Authorization, &subscription.target);
+    let line = credentials(&answer, kind, &phone.user, Method::Subscribe, target);
+    again_unasked(phone, subscription, &format!("{line}{lines}"))
+}
+
+/// Sends a SUBSCRIBE within the dialog once. Returns the answer.
+fn again_unasked(phone: &mut Phone, subscription: &mut Subscription, lines: &str) -> String {
     subscription.cseq += 1;
     let Subscription {
         call,
@@ -282,6 +293,87 @@ fn a_registration_that_expires_and_a_subscription_that_expires_say_so() {
         shows(&notify, "0", "full active", &contacts);
         assert!(fetch.to.contains(";tag="));
     }
+}
+
+/// RFC 6665 §6.3, §6.4: the next NOTIFY goes to the source of a refresh.
+#[test]
+fn a_refresh_needs_the_credentials_of_the_user() {
+    let server = serve(2);
+    let mut watcher = Phone::udp(&server, "user0");
+    let (mut subscription, _) = subscribe(&mut watcher, "sub", 60);
+    let mut stranger = Phone::udp(&server, "user1");
+    let from = |text: &str| text.replace("sip:user1@", "sip:user0@");
+    for (lines, code) in [
+        ("Event: reg\r\n", 401),
+        ("Event: reg\r\nExpires: 0\r\n", 401),
+    ] {
+        let target = &subscription.target;
+        let text = stranger.request("SUBSCRIBE", target, "sub", 9, lines);
+        let text = text.replace(
+            &format!("To: <{target}>"),
+            &format!("To: {}", subscription.to),
+        );
+        stranger.send(&from(&text));
+        let answer = stranger.expect("SIP/2.0 ");
+        assert_eq!(status(&answer), code, "{answer}");
+        // Nor is another user's password enough.
+        let kind = HeaderKind::Authorization;
+        let line = credentials(&answer, kind, "user1", Method::Subscribe, target);
+        let text = text.replace("CSeq: 9", "CSeq: 10");
+        let text = text.replace("Event: ", &format!("{line}Event: "));
+        stranger.send(&from(&text));
+        let answer = stranger.expect("SIP/2.0 ");
+        assert_eq!(status(&answer), 403, "{answer}");
+    }
+    // The subscription is as before.
+    let mut phone = Phone::udp(&server, "user0");
+    register_for(&mut phone, "r", 1, 60);
+    notified(&mut watcher, &subscription);
+    let ok = again(&mut watcher, &mut subscription, "Event: reg\r\n");
+    assert_eq!(status(&ok), 200, "{ok}");
+}
+
+#[test]
+fn a_refresh_keeps_the_route_set_and_a_temporary_failure_the_subscription() {
+    let server = serve(1);
+    let mut watcher = Phone::udp(&server, "user0");
+    let route = format!("<sip:127.0.0.1:{};lr;edge=1>", watcher.port());
+    let lines = format!("Event: reg\r\nRecord-Route: {route}\r\n");
+    let ok = ask(&mut watcher, "user0", "sub", &lines);
+    assert_eq!(status(&ok), 200, "{ok}");
+    let mut subscription = Subscription {
+        call: "sub".to_owned(),
+        cseq: 2,
+        seen: Cell::new(0),
+        to: value(&ok, "To").to_owned(),
+        target: value(&ok, "Contact").trim_matches(['<', '>']).to_owned(),
+    };
+    let notify = notified(&mut watcher, &subscription);
+    assert_eq!(value(&notify, "Route"), route);
+    // RFC 3261 §12.2: a target refresh does not change the route set.
+    let ok = again(&mut watcher, &mut subscription, "Event: reg\r\n");
+    assert_eq!(status(&ok), 200, "{ok}");
+    let notify = notified(&mut watcher, &subscription);
+    assert_eq!(value(&notify, "Route"), route);
+    // RFC 6665 §4.2.2 lists the codes that end a subscription.
+    for (place, code) in ["503 Service Unavailable", "481 No Subscription"]
+        .into_iter()
+        .enumerate()
+    {
+        let mut phone = Phone::udp(&server, "user0");
+        register_for(&mut phone, &format!("r{place}"), 1, 60);
+        let notify = watcher.expect("NOTIFY ");
+        watcher.respond(&notify, code);
+        let answer = again(&mut watcher, &mut subscription, "Event: reg\r\n");
+        assert_eq!(status(&answer), [200, 481][place], "{answer}");
+        if place == 0 {
+            notified(&mut watcher, &subscription);
+        }
+    }
+    // A subscription of before a restart is not known either.
+    subscription.to = "<sip:user0@example.com>;tag=unknown".to_owned();
+    let answer = again(&mut watcher, &mut subscription, "Event: reg\r\n");
+    assert_eq!(status(&answer), 481, "{answer}");
 }
 
 #[test]

@@ -228,6 +228,56 @@ fn calls_from_a_trunk_to_a_trunk_have_the_limits_of_the_domain() {
     assert_eq!(server.stats().sip().calls_refused, [0, 0, 1, 0, 1, 0, 0]);
 }
 
+/// RFC 3261 §26: a route set is no credential. Whoever has seen a call can send its Record-Route values.
+#[test]
+fn the_route_set_of_a_call_leads_to_its_other_party_only() {
+    let [a, b] = ["127.0.0.43", "127.0.0.44"].map(|ip| Carrier::new(ip, &[(0, 200)]));
+    let trunks = vec![a.trunk("a"), b.trunk("b")];
+    let server = serve(settings(trunks, vec![route("+49", &["a"])]));
+    let mut phone = Phone::udp(&server, "user1");
+    phone.ask(Method::Invite, "sip:+49301@example.com", "call");
+    let ok = phone.expect("SIP/2.0 200");
+    let stranger = Peer::new("127.0.0.45", &server);
+    let own = stranger.0.local_addr().expect("an address");
+    let mut routes = values(&ok, "Record-Route");
+    routes.reverse();
+    let (routes, call) = (routes.join(", "), value(&ok, "Call-ID"));
+    let mut number = 0;
+    let mut answer = |method: &str, to: SocketAddr, tag: &str| {
+        number += 1;
+        let text = format!(
+            "{method} sip:x@{to} SIP/2.0\r\nVia: SIP/2.0/UDP {own};rport;branch=z9hG4bKs{number}\r\n\
+             From: <sip:user1@example.com>;tag=1\r\nTo: <sip:x@{to}>{tag}\r\nCall-ID: {call}\r\n\
+             CSeq: {number} {method}\r\nMax-Forwards: 70\r\nRoute: {routes}\r\nContact: <sip:{own}>\r\n\
+             Content-Length: 0\r\n\r\n"
+        );
+        stranger.0.send(text.as_bytes()).expect("sent");
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let text = stranger.receive().unwrap_or_default();
+            if text.contains(&format!("CSeq: {number} ")) && !text.starts_with("SIP/2.0 1") {
+                return text.lines().next().unwrap_or_default().to_owned();
+            }
+            assert!(Instant::now() < end, "{method} {to} {tag}");
+        }
+    };
+    for method in ["MESSAGE", "INVITE", "REGISTER", "SUBSCRIBE"] {
+        // Without a To tag, it is a request of its own.
+        let code = answer(method, a.at(), "");
+        assert!(code.starts_with("SIP/2.0 407 "), "{method}: {code}");
+        // Neither another trunk nor the source address, which may be forged.
+        for to in [b.at(), own] {
+            let code = answer(method, to, ";tag=2");
+            assert!(code.starts_with("SIP/2.0 403 "), "{method} {to}: {code}");
+        }
+    }
+    assert_eq!((a.requests(), b.requests()), (1, 0));
+    // The call goes on.
+    let code = answer("BYE", a.at(), ";tag=c1");
+    assert!(code.starts_with("SIP/2.0 200 "), "{code}");
+    assert_eq!(a.requests(), 2);
+}
+
 /// What became of calls.
 #[derive(Default)]
 struct Calls {

@@ -105,6 +105,13 @@ impl Tags {
     }
 }
 
+/// The Record-Route fields of the request that begins a dialog.
+pub(super) fn record_routes(request: &Message<'_>) -> Vec<u8> {
+    let fields = request.headers(HeaderKind::RecordRoute);
+    let lines = fields.map(|field| [b"Record-Route: ", field.value, b"\r\n"].concat());
+    lines.collect::<Vec<_>>().concat()
+}
+
 /// The first lines of every NOTIFY of a subscription, and the next hop.
 #[derive(Debug)]
 pub(super) struct Head {
@@ -118,12 +125,21 @@ const MAX_HEAD_BYTES: usize = 8 << 10;
 
 impl Head {
     /// Makes the first lines for the dialog that a SUBSCRIBE begins or refreshes. `contact` is the whole Contact line
-    /// of this server. `None` if they cannot be made from the SUBSCRIBE.
-    pub(super) fn of(request: &NewRequest<'_>, tag: &[u8], contact: &[u8]) -> Option<Head> {
+    /// of this server. `record_routes` are the Record-Route fields of the request that began the dialog: a refresh does
+    /// not change the route set (RFC 3261 §12.2). `None` if the lines cannot be made from the SUBSCRIBE.
+    pub(super) fn of(
+        request: &NewRequest<'_>,
+        tag: &[u8],
+        contact: &[u8],
+        record_routes: &[u8],
+    ) -> Option<Head> {
         let message = &request.message;
-        let target = message.contact().ok().flatten()?.uri;
+        let target = message.contact().ok().flatten()?;
+        // A NOTIFY cannot be sent to another URI.
+        target.parse_uri().ok()?.as_sip()?;
+        let target = target.uri;
         // The 2xx, as far as requests of the dialog are made from it.
-        let response = response_of(message, tag).ok()?;
+        let response = response_of(message, tag, record_routes).ok()?;
         let mut spans = Box::<Spans>::default();
         let response = Message::parse(&response, &mut spans).ok()?;
         let mut written = vec![0; MAX_HEAD_BYTES];
@@ -148,8 +164,13 @@ impl Head {
     }
 }
 
-/// Makes a 200 response with this To tag. It has only the fields from which [`Head::of`] makes requests of the dialog.
-fn response_of(request: &Message<'_>, tag: &[u8]) -> Result<Vec<u8>, BuildError> {
+/// Makes a 200 response with this To tag and these Record-Route fields. It has only the fields from which [`Head::of`]
+/// makes requests of the dialog.
+fn response_of(
+    request: &Message<'_>,
+    tag: &[u8],
+    record_routes: &[u8],
+) -> Result<Vec<u8>, BuildError> {
     let mut buffer = vec![0; MAX_HEAD_BYTES];
     let mut lines = Builder::fields(&mut buffer);
     for kind in [
@@ -157,7 +178,6 @@ fn response_of(request: &Message<'_>, tag: &[u8]) -> Result<Vec<u8>, BuildError>
         HeaderKind::From,
         HeaderKind::CallId,
         HeaderKind::CSeq,
-        HeaderKind::RecordRoute,
     ] {
         for field in request.headers(kind) {
             lines.copy(&field);
@@ -177,5 +197,6 @@ fn response_of(request: &Message<'_>, tag: &[u8]) -> Result<Vec<u8>, BuildError>
     };
     lines.header_of(HeaderKind::To, &parts);
     let lines = lines.finish_fields()?;
-    Ok([b"SIP/2.0 200 OK\r\n", lines, b"Content-Length: 0\r\n\r\n"].concat())
+    let end = b"Content-Length: 0\r\n\r\n";
+    Ok([b"SIP/2.0 200 OK\r\n", lines, record_routes, end].concat())
 }

@@ -35,7 +35,7 @@ use timers::Wheel;
 use crate::Aor;
 use crate::location::Binding;
 use contacts::{Contact, Contacts, Event};
-use dialog::{Head, SubscriptionId, Tags};
+use dialog::{Head, SubscriptionId, Tags, record_routes};
 
 /// Recognizes requests within subscriptions by their To tag, in an overload.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +104,8 @@ impl Default for Config {
 struct Subscription {
     aor: Aor,
     head: Head,
+    /// The Record-Route fields of the SUBSCRIBE that began it.
+    record_routes: Box<[u8]>,
     flow: Flow,
     /// CSeq of the last NOTIFY, and of the last SUBSCRIBE.
     cseq: u32,
@@ -199,6 +201,14 @@ impl RegEvents {
         self.tags.read(request).map(|id| id.worker)
     }
 
+    /// Whose registrations the subscription is for whose dialog a request is in; `None` if it is in none of this worker.
+    #[must_use]
+    pub fn address_of(&self, request: &NewRequest<'_>) -> Option<Aor> {
+        let id = self.tags.read(request)?;
+        let subscription = self.get(id).filter(|_| id.worker == self.number)?;
+        Some(subscription.aor)
+    }
+
     /// Begins a subscription to this address of record: responds, and sends the first NOTIFY. The caller has checked
     /// that the sender may subscribe. `contact` is the header line Contact with the URI of this server.
     ///
@@ -230,13 +240,17 @@ impl RegEvents {
             generation,
         };
         let tag = self.tags.write(id, &request);
-        let Some(head) = Head::of(&request, &tag, contact) else {
+        let record_routes = record_routes(&request.message);
+        let Some(head) = Head::of(&request, &tag, contact, &record_routes) else {
             return Refusal::of(400, b"").answer(transactions, request);
         };
+        // A binding may have expired, and nothing has said so yet.
+        self.changed(transactions, aor, bindings, Cause::Register);
         let now = transactions.now.mono;
         let subscription = Subscription {
             aor: *aor,
             head,
+            record_routes: record_routes.into(),
             flow: request.flow,
             cseq: 0,
             remote_cseq: request.message.cseq().map_or(0, |cseq| cseq.number),
@@ -255,7 +269,8 @@ impl RegEvents {
     }
 
     /// Handles a SUBSCRIBE in the dialog of a subscription of this worker: responds, and sends a NOTIFY. Zero in
-    /// Expires ends the subscription.
+    /// Expires ends the subscription. The caller has checked that the sender may still subscribe
+    /// ([`RegEvents::address_of`]).
     ///
     /// # Errors
     /// [`RespondError`].
@@ -279,7 +294,8 @@ impl RegEvents {
         };
         let tag = request.to_tag().unwrap_or_default().to_vec();
         let cseq = request.message.cseq().map_or(0, |cseq| cseq.number);
-        let head = Head::of(&request, &tag, contact);
+        let routes = self.at(slot).map(|it| &*it.record_routes);
+        let head = Head::of(&request, &tag, contact, routes.unwrap_or_default());
         let (flow, now) = (request.flow, transactions.now.mono);
         let Some(subscription) = self.at(slot) else {
             return Ok(());
@@ -345,8 +361,7 @@ impl RegEvents {
         let Some(slot) = self.slot_of(mark).filter(|_| code >= 200) else {
             return;
         };
-        // RFC 6665 §4.2.2: a NOTIFY that fails ends the subscription.
-        if code >= 300 {
+        if ends_subscription(code) {
             return self.remove(slot);
         }
         let Some(subscription) = self.at(slot) else {
@@ -392,7 +407,10 @@ impl RegEvents {
     fn length_of(&self, message: &Message<'_>) -> Result<u32, Refusal> {
         let mut unknown = message.require().filter_map(Result::ok).peekable();
         if unknown.peek().is_some() {
-            let mut buffer = vec![0; 1024];
+            // The field is no longer than Require.
+            let requires = message.headers(HeaderKind::Require);
+            let length: usize = requires.map(|it| it.value.len() + 2).sum();
+            let mut buffer = vec![0; length + 64];
             let mut lines = Builder::fields(&mut buffer);
             lines.list(HeaderKind::Unsupported, unknown);
             return Err(Refusal::of(420, lines.finish_fields().unwrap_or_default()));
@@ -608,6 +626,15 @@ fn write_lines(
     let body = u32::try_from(body).unwrap_or(u32::MAX);
     lines.extend_from_slice(decimal(body, &mut digits));
     lines.extend_from_slice(b"\r\n\r\n");
+}
+
+/// Whether a response to a NOTIFY ends the subscription (RFC 6665 §4.2.2). Another failure may be temporary. The
+/// subscriber then finds out by the version of the next document that it has missed one (RFC 3680 §5.1).
+const fn ends_subscription(code: u16) -> bool {
+    matches!(
+        code,
+        404 | 405 | 408 | 410 | 416 | 480..=485 | 489 | 501 | 604
+    )
 }
 
 /// Whether the subscriber accepts registration documents: without Accept, it does (RFC 3680 §4.5).

@@ -54,14 +54,41 @@ impl WorkerTu {
         let worker = self.events.as_ref().and_then(|it| it.worker_of(&request));
         match worker {
             Some(worker) if worker == self.number => {
-                let contact = self.contact(transactions, &request)?;
-                if let Some(events) = &mut self.events {
-                    events.refresh(transactions, request, &contact)?;
-                }
+                self.refreshed(transactions, request)?;
                 Ok(RequestOwner::Here)
             }
             Some(worker) => Ok(RequestOwner::Elsewhere(worker)),
             None => self.subscribed_anew(transactions, request),
+        }
+    }
+
+    /// A SUBSCRIBE within a subscription. Its sender must be the user, as at the beginning (RFC 6665 §6.3): the tags of a
+    /// dialog are no secret, and the next NOTIFY goes to the source of this SUBSCRIBE.
+    fn refreshed(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        mut request: NewRequest<'_>,
+    ) -> Result<(), RespondError> {
+        let events = self.events.as_ref();
+        if let Some(aor) = events.and_then(|it| it.address_of(&request)) {
+            let realm = self.authenticator.realm_of(aor.domain());
+            let asked = (&request.message, HeaderKind::Authorization);
+            let unix_s = transactions.now.unix_s;
+            let checked = self
+                .authenticator
+                .check(realm, asked, &request.flow, unix_s);
+            if let Err(stop) = checked {
+                return self.stop(transactions, request, (realm, stop));
+            }
+            request.trust();
+            if !self.authenticator.owns(self.authenticator.user(), &aor) {
+                return transactions.answer_statelessly(request, &Reply::new(403));
+            }
+        }
+        let contact = self.contact(transactions, &request)?;
+        match &mut self.events {
+            Some(events) => events.refresh(transactions, request, &contact),
+            None => Ok(()),
         }
     }
 
@@ -191,12 +218,16 @@ impl WorkerTu {
         }
     }
 
-    /// A SUBSCRIBE for this server itself: it has no state to subscribe to (RFC 6665 §4.2.1.1).
+    /// A SUBSCRIBE for this server itself: it has no state to subscribe to (RFC 6665 §4.2.1.1). With a To tag, it is for
+    /// a subscription that this server does not know, such as one of before a restart (RFC 3261 §12.2.2).
     pub(super) fn bad_event(
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
     ) -> Result<(), RespondError> {
-        let reply = Reply::new(489).headers(sip_server::reg_event::ALLOW_EVENTS);
+        let reply = match request.to_tag() {
+            Some(_) => Reply::new(481),
+            None => Reply::new(489).headers(sip_server::reg_event::ALLOW_EVENTS),
+        };
         transactions.answer_statelessly(request, &reply)
     }
 }
