@@ -7,7 +7,8 @@
 //! 1. It was sent from where the called party is. The sender of a BYE regards its session as terminated (RFC 3261
 //!    §15.1.1).
 //! 2. The caller has sent it, and it went to where the called party is. There it got a 2xx, a 481 or a 408, or no
-//!    response at all (RFC 3261 §12.2.1.2).
+//!    response at all (RFC 3261 §12.2.1.2). Without a response, it must have gone to the next hop that the 2xx to the
+//!    INVITE names. Otherwise the caller could send it to a closed port of the called party.
 //!
 //! Otherwise, the call counts until its session expires (RFC 4028) or its longest time is over.
 //!
@@ -89,6 +90,8 @@ pub struct Sides {
     caller: u32,
     /// The called party: its address, and its trunk or address of record.
     called: [u32; 2],
+    /// The address of the next hop to a called party that is no phone, with the port.
+    next_hop: u32,
     kind: Kind,
 }
 
@@ -125,6 +128,15 @@ impl Sides {
                     trunk => trunk,
                 },
             ],
+            next_hop: 0,
+        }
+    }
+
+    /// The next hop of requests to the called party, if its address is known.
+    pub(crate) fn by_next_hop(self, next_hop: Option<&ElementHashes>) -> Sides {
+        Sides {
+            next_hop: next_hop.map_or(0, |it| it.address),
+            ..self
         }
     }
 
@@ -133,6 +145,7 @@ impl Sides {
         Sides {
             caller: caller_tag as u32,
             called: [called.address, called.aor],
+            next_hop: 0,
             kind: Kind::Phone,
         }
     }
@@ -142,6 +155,12 @@ impl Sides {
         let seen = [seen.ip, seen.address, seen.trunk, seen.aor];
         let mut known = self.called.iter().filter(|mark| **mark != 0);
         known.any(|mark| seen.contains(mark))
+    }
+
+    /// Whether a request without a response went to the called party. The caller may have chosen where it went.
+    fn are_next_hop(&self, sent_to: &ElementHashes, is_by_flow: bool) -> bool {
+        let is_it = self.next_hop != 0 && self.next_hop == sent_to.address;
+        is_it || is_by_flow || self.kind == Kind::Phone
     }
 
     /// Whether this may be another address of the called party, and is not the caller.
@@ -168,6 +187,8 @@ pub struct Bye {
     /// The element that sent a response that ends the dialog, or that did not respond in time. `None`: neither
     /// happened.
     pub(crate) reached: Option<ElementHashes>,
+    /// It got no response.
+    pub(crate) has_no_response: bool,
     /// This response was a 2xx.
     pub(crate) is_accepted: bool,
 }
@@ -181,7 +202,9 @@ impl Bye {
         // A BYE of the caller with the tag of the called party in From gets a 481 from that party.
         match (self.tag as u32 == sides.caller, &self.reached) {
             (true, Some(it)) => {
-                sides.are_called_at(it) || (self.is_accepted && sides.may_be_called_at(it))
+                let may_be_it = !self.has_no_response || sides.are_next_hop(it, self.is_by_flow);
+                (may_be_it && sides.are_called_at(it))
+                    || (self.is_accepted && sides.may_be_called_at(it))
             }
             (true, None) => false,
             (false, _) => sides.may_be_called_at(&self.from),
@@ -243,6 +266,29 @@ mod tests {
         assert!(bye(1, another, None).ends(&sides));
         assert!(accepted(CALLER, caller, another).ends(&sides));
         assert!(!bye(CALLER, caller, Some(another)).ends(&sides));
+    }
+
+    #[test]
+    fn a_bye_without_a_response_must_have_gone_to_the_next_hop() {
+        let trunk = at("192.0.2.1:5060").of_trunk(key(), b"carrier");
+        let caller = at("192.0.2.9:5060");
+        let next_hop = at("192.0.2.2:5070");
+        let sides = Sides::to_server(CALLER, &caller, &trunk).by_next_hop(Some(&next_hop));
+        let ends = |place: ElementHashes, is_by_flow| {
+            let bye = Bye {
+                has_no_response: true,
+                is_by_flow,
+                ..bye(CALLER, caller, Some(place))
+            };
+            bye.ends(&sides)
+        };
+        assert!(ends(next_hop.of_trunk(key(), b"carrier"), false));
+        // A closed port of the trunk, or an address of it that nobody has.
+        for place in ["192.0.2.1:9", "192.0.2.1:5060", "192.0.2.7:5070"] {
+            let place = at(place).of_trunk(key(), b"carrier");
+            assert!(!ends(place, false));
+            assert!(ends(place, true));
+        }
     }
 
     #[test]

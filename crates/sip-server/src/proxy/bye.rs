@@ -127,6 +127,10 @@ impl Proxy {
     pub(super) fn note_bye_failure(&mut self, key: ContextKey, failure: &Failure) {
         if matches!(failure, Failure::TimedOut | Failure::TransportFailed) && self.is_bye(key) {
             self.note_bye_reached(key, false, |bye| bye.sent_to.unwrap_or_default());
+            let context = self.contexts.get(key);
+            if let Some(bye) = context.and_then(|context| context.admitted.bye.as_mut()) {
+                bye.has_no_response = true;
+            }
         }
     }
 
@@ -145,6 +149,7 @@ impl Proxy {
         if let Some(bye) = context.and_then(|context| context.admitted.bye.as_mut()) {
             bye.reached = Some(reached(bye));
             bye.is_accepted = is_accepted;
+            bye.has_no_response = false;
         }
     }
 
@@ -159,6 +164,11 @@ impl Proxy {
         let tag = tag_hash(self.calls_key, tag.unwrap_or_default());
         let mut called = self.seen_at(&*stack.policy, flow);
         let calls_key = self.calls_key;
+        let next_hop = self.next_hop_behind(message);
+        let next_hop = next_hop.map(|remote| ElementHashes::at(calls_key, remote));
+        let to_server = |caller: &ElementHashes, called: &ElementHashes| {
+            Sides::to_server(tag, caller, called).by_next_hop(next_hop.as_ref())
+        };
         let Some(context) = self.contexts.get(key) else {
             return Sides::default();
         };
@@ -174,7 +184,7 @@ impl Proxy {
         if let Some(phone) = other_user.and_then(|user| self.phone_behind(message, user)) {
             return match phone {
                 (phone, true) => Sides::to_phone(tag, &phone),
-                (phone, false) => Sides::to_server(tag, &caller, &phone),
+                (phone, false) => to_server(&caller, &phone),
             };
         }
         let Some(context) = self.contexts.get(key) else {
@@ -182,7 +192,7 @@ impl Proxy {
         };
         let Context { branches, aor, .. } = context;
         let Some(branch) = branches.get(branch) else {
-            return Sides::to_server(tag, &caller, &called);
+            return to_server(&caller, &called);
         };
         if let Some(hop) = &branch.hop {
             called = called.or_trunk(calls_key, stack.policy.trunk_name(hop));
@@ -195,7 +205,24 @@ impl Proxy {
                 let called = ElementHashes::at(calls_key, at.flow.remote).of_phone(calls_key, aor);
                 Sides::to_phone(tag, &called)
             }
-            None => Sides::to_server(tag, &caller, &called),
+            None => to_server(&caller, &called),
+        }
+    }
+
+    /// The address of the next hop of a later request to the sender of this 2xx: the Record-Route value that follows
+    /// those of this server on the way there, or else the Contact.
+    fn next_hop_behind(&self, response: &Message<'_>) -> Option<SocketAddr> {
+        let call_id = response.call_id().ok()?;
+        let routes = response.record_routes().filter_map(Result::ok);
+        let is_foreign = |route: &NameAddr<'_>| match route.parse_uri() {
+            Ok(Uri::Sip(uri)) => uri
+                .user
+                .is_none_or(|user| self.tokens.read(user, call_id).is_none()),
+            _ => true,
+        };
+        match routes.take_while(is_foreign).last() {
+            Some(route) => address_in(route.uri),
+            None => address_in(response.contact().ok().flatten()?.uri),
         }
     }
 
@@ -225,23 +252,27 @@ impl Proxy {
 
 /// The address that a branch of this request goes to, if its next URI has one.
 fn address_of(request: &[u8], target: &Target) -> Option<SocketAddr> {
-    let in_uri = |uri: &[u8]| match Uri::parse(uri) {
+    if let Some(next_hop) = &target.next_hop {
+        return address_in(next_hop);
+    }
+    if let Some(first) = NameAddr::list(&target.path).first() {
+        return address_in(first.uri);
+    }
+    let mut spans = Box::<Spans>::default();
+    let message = Message::parse(request, &mut spans).ok()?;
+    match message.routes().next() {
+        Some(route) => address_in(route.ok()?.uri),
+        None => address_in(&target.uri),
+    }
+}
+
+/// The address in a URI that has no host name.
+fn address_in(uri: &[u8]) -> Option<SocketAddr> {
+    match Uri::parse(uri) {
         Ok(Uri::Sip(sip)) => {
             let ip: Option<IpAddr> = sip.maddr().unwrap_or(sip.host).ip();
             Some(SocketAddr::new(ip?, sip.port.unwrap_or(5060)))
         }
         _ => None,
-    };
-    if let Some(next_hop) = &target.next_hop {
-        return in_uri(next_hop);
-    }
-    if let Some(first) = NameAddr::list(&target.path).first() {
-        return in_uri(first.uri);
-    }
-    let mut spans = Box::<Spans>::default();
-    let message = Message::parse(request, &mut spans).ok()?;
-    match message.routes().next() {
-        Some(route) => in_uri(route.ok()?.uri),
-        None => in_uri(&target.uri),
     }
 }
