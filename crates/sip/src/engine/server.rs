@@ -221,7 +221,8 @@ impl Engine {
             false => 0,
         };
         let allowance = self.allowance_for(request);
-        let quota_state = self.servers.quota.begin(counter);
+        let length = request.message.as_bytes().len();
+        let quota_state = self.servers.quota.begin(counter, length);
         Ok(self.servers.insert(Server {
             fingerprint: request.fingerprint,
             machine: Machine::start(now, &self.config.timers, method, reliable),

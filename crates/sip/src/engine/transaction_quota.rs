@@ -6,7 +6,8 @@
 //!
 //! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are
 //! free slots. One source alone gets four fifths, two get four ninths each, and there is always room for another. An
-//! array of fixed size counts the open transactions, by a keyed hash of the source's prefix.
+//! array of fixed size counts the open transactions, by a keyed hash of the source's prefix. A request that is longer
+//! than [`REQUEST_BYTES`] counts as several: otherwise a source with few long requests could take all memory.
 
 use std::net::IpAddr;
 
@@ -19,6 +20,8 @@ const SHARE: usize = 4;
 /// Average bytes of the messages of a transaction, if the table is full. An INVITE of a telephone and its 200 have
 /// fewer. If the messages are longer, fewer transactions fit.
 const MEAN_BYTES: usize = 2048;
+/// A request with fewer bytes counts as one transaction: a proxy stores it and its copy.
+const REQUEST_BYTES: usize = MEAN_BYTES / 2;
 /// Finished transactions that end for a new one. Several may be necessary: its messages may be long, and the messages
 /// of finished transactions are already released.
 const ENDED_AT_ONCE: usize = 16;
@@ -31,7 +34,12 @@ const END: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuotaState {
     /// The transaction is open. It counts in the counter with this index.
-    Open(u16),
+    Open {
+        /// The index.
+        counter: u16,
+        /// As how many it counts.
+        weight: u16,
+    },
     /// The transaction is finished, and is in the list of finished ones. Both are slots of the table; [`END`] if there
     /// is none.
     Finished {
@@ -70,13 +78,14 @@ impl TransactionQuota {
         (has.copied().unwrap_or_default() as usize) < free.saturating_mul(SHARE)
     }
 
-    /// A transaction of a source with this counter begins.
-    pub(super) fn begin(&mut self, counter: u16) -> QuotaState {
+    /// A transaction of a source with this counter begins. Its request has `length` bytes.
+    pub(super) fn begin(&mut self, counter: u16, length: usize) -> QuotaState {
+        let weight = 1 + (length / REQUEST_BYTES).min(usize::from(u16::MAX - 1)) as u16;
         if let Some(count) = self.open.get_mut(usize::from(counter)) {
-            *count += 1;
+            *count += u32::from(weight);
         }
-        self.total += 1;
-        QuotaState::Open(counter)
+        self.total += usize::from(weight);
+        QuotaState::Open { counter, weight }
     }
 
     /// The transaction at `slot` is finished: it is now the newest of the list.
@@ -84,12 +93,12 @@ impl TransactionQuota {
         let Some((_, server)) = slab.at(slot) else {
             return;
         };
-        if let QuotaState::Open(counter) = server.quota_state {
+        if let QuotaState::Open { counter, weight } = server.quota_state {
             server.quota_state = QuotaState::Finished {
                 older: self.newest,
                 newer: END,
             };
-            self.decrement(counter);
+            self.decrement(counter, weight);
             match slab
                 .at(self.newest)
                 .map(|(_, server)| &mut server.quota_state)
@@ -104,7 +113,7 @@ impl TransactionQuota {
     /// A transaction with this state has left the table.
     pub(super) fn end(&mut self, slab: &mut Slab<Server>, state: QuotaState) {
         let (older, newer) = match state {
-            QuotaState::Open(counter) => return self.decrement(counter),
+            QuotaState::Open { counter, weight } => return self.decrement(counter, weight),
             QuotaState::Finished { older, newer } => (older, newer),
         };
         match slab.at(older).map(|(_, server)| &mut server.quota_state) {
@@ -124,11 +133,11 @@ impl TransactionQuota {
         self.oldest
     }
 
-    fn decrement(&mut self, counter: u16) {
+    fn decrement(&mut self, counter: u16, weight: u16) {
         if let Some(count) = self.open.get_mut(usize::from(counter)) {
-            *count = count.saturating_sub(1);
+            *count = count.saturating_sub(weight.into());
         }
-        self.total = self.total.saturating_sub(1);
+        self.total = self.total.saturating_sub(weight.into());
     }
 
     /// The index of the counter of a source.
@@ -199,7 +208,7 @@ mod tests {
             let mut taken = 0;
             let counter = room.counter(source(last));
             while room.has_share(counter, 1000) {
-                let _ = room.begin(counter);
+                let _ = room.begin(counter, REQUEST_BYTES - 1);
                 taken += 1;
             }
             taken
@@ -215,10 +224,24 @@ mod tests {
         let mut room = TransactionQuota::new(HashKey::new([3; 16]));
         let mut none = Slab::new();
         let [one, two] = [1, 2].map(|last| room.counter(source(last)));
-        let state = room.begin(one);
+        let state = room.begin(one, 10 * MEAN_BYTES);
         assert!(!room.has_share(one, 1) && !room.has_share(two, 1));
         room.end(&mut none, state);
         assert!(room.has_share(one, 1));
+    }
+
+    #[test]
+    fn long_requests_count_as_several() {
+        let mut room = TransactionQuota::new(HashKey::new([3; 16]));
+        let [one, two] = [1, 2].map(|last| room.counter(source(last)));
+        let mut taken = 0;
+        while room.has_share(one, 1000) {
+            let _ = room.begin(one, 60_000);
+            taken += 1;
+        }
+        // Each counts as 59.
+        assert_eq!(taken, 14);
+        assert!(room.has_share(two, 1000));
     }
 
     #[test]

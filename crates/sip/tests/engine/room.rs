@@ -137,14 +137,14 @@ fn transactions_that_wait_for_an_ack_stay_and_leave_a_share_to_other_sources() {
 #[test]
 fn long_messages_leave_room_for_fewer() {
     let mut full = Full::new();
-    for number in 0..3 {
+    // Each counts as seven. The second one takes the last room.
+    for number in 0..2 {
         let from = number as usize;
         assert_eq!(
             full.ask_at_length("INVITE", number, from, 486, 7_000),
             Ok(true)
         );
     }
-    assert!(full.engine.stats().message_bytes > MAX_TRANSACTIONS * 2048);
     assert_eq!(full.ask("INVITE", 8, 8, 486), Err(true));
     full.pass(40_000);
     for number in 10..13 {
