@@ -92,7 +92,7 @@ impl Bans {
     }
 
     /// Whether a source may not try another password for this user now.
-    pub(super) fn is_slowed(&self, unix_ms: u64, source: IpAddr, user: &[u8]) -> bool {
+    pub(super) fn is_slowed(&self, unix_ms: u64, source: IpAddr, user: NameInRealm<'_>) -> bool {
         // Without failures there is nothing to look for.
         if self.0.forgotten_ms.load(Ordering::Relaxed) <= unix_ms {
             return false;
@@ -115,7 +115,7 @@ impl Bans {
         &self,
         unix_ms: u64,
         source: IpAddr,
-        user: &[u8],
+        user: NameInRealm<'_>,
         ban: Duration,
     ) -> FailureResult {
         self.count_failure(unix_ms, self.pair_key(source, user), PAIR_LIMIT);
@@ -205,14 +205,19 @@ impl Bans {
         self.0.key.mac(&source_prefix(source))
     }
 
-    fn pair_key(&self, source: IpAddr, user: &[u8]) -> u64 {
-        let user = self.0.key.derive(1).mac(user).to_be_bytes();
-        let mut bytes = [0; 17];
+    fn pair_key(&self, source: IpAddr, NameInRealm(realm, user): NameInRealm<'_>) -> u64 {
+        let of = |part, text: &[u8]| self.0.key.derive(part).mac(text).to_be_bytes();
+        let mut bytes = [0; 25];
         bytes[..9].copy_from_slice(&source_prefix(source));
-        bytes[9..].copy_from_slice(&user);
+        bytes[9..17].copy_from_slice(&of(1, user));
+        bytes[17..].copy_from_slice(&of(2, realm));
         self.0.key.mac(&bytes)
     }
 }
+
+/// A realm, and the name of a user in it, without quotes and escapes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameInRealm<'n>(pub(super) &'n [u8], pub(super) &'n [u8]);
 
 /// Whether a ban lasts. If the clock was set back, the ban does not count.
 fn is_active(ban: u64, now: u32) -> bool {
@@ -254,6 +259,10 @@ mod tests {
         Bans::new(HashKey::new([1; 16]))
     }
 
+    fn of(user: &[u8]) -> NameInRealm<'_> {
+        NameInRealm(b"example.org", user)
+    }
+
     fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
     }
@@ -262,21 +271,29 @@ mod tests {
     fn a_pair_is_slowed_and_its_user_is_not() {
         let (bans, here, there) = (bans(), address("192.0.2.1"), address("192.0.2.2"));
         for attempt in 0..5 {
-            assert!(!bans.is_slowed(NOW, here, b"alice"), "{attempt}");
+            assert!(!bans.is_slowed(NOW, here, of(b"alice")), "{attempt}");
             assert_eq!(
-                bans.note_wrong_digest(NOW, here, b"alice", BAN),
+                bans.note_wrong_digest(NOW, here, of(b"alice"), BAN),
                 FailureResult::Noted
             );
         }
-        assert!(bans.is_slowed(NOW, here, b"alice"));
-        assert!(!bans.is_slowed(NOW, there, b"alice"), "the user elsewhere");
-        assert!(!bans.is_slowed(NOW, here, b"bob"), "her neighbour");
+        assert!(bans.is_slowed(NOW, here, of(b"alice")));
+        assert!(
+            !bans.is_slowed(NOW, there, of(b"alice")),
+            "the user elsewhere"
+        );
+        assert!(!bans.is_slowed(NOW, here, of(b"bob")), "her neighbour");
+        let other = NameInRealm(b"b.example", b"alice");
+        assert!(
+            !bans.is_slowed(NOW, here, other),
+            "another user of this name"
+        );
         // One attempt each 20 s from then on.
-        assert!(bans.is_slowed(NOW + 19_000, here, b"alice"));
-        assert!(!bans.is_slowed(NOW + 20_000, here, b"alice"));
-        bans.note_wrong_digest(NOW + 20_000, here, b"alice", BAN);
-        assert!(bans.is_slowed(NOW + 21_000, here, b"alice"));
-        assert!(!bans.is_slowed(NOW + 120_000, here, b"alice"));
+        assert!(bans.is_slowed(NOW + 19_000, here, of(b"alice")));
+        assert!(!bans.is_slowed(NOW + 20_000, here, of(b"alice")));
+        bans.note_wrong_digest(NOW + 20_000, here, of(b"alice"), BAN);
+        assert!(bans.is_slowed(NOW + 21_000, here, of(b"alice")));
+        assert!(!bans.is_slowed(NOW + 120_000, here, of(b"alice")));
     }
 
     #[test]
@@ -286,9 +303,9 @@ mod tests {
         for second in 0..86_400 {
             let now = NOW + second * 1000;
             let phone = [(second % 30) as u8];
-            if phone[0] < 10 && !bans.is_slowed(now, here, &phone) {
+            if phone[0] < 10 && !bans.is_slowed(now, here, of(&phone)) {
                 assert_eq!(
-                    bans.note_wrong_digest(now, here, &phone, BAN),
+                    bans.note_wrong_digest(now, here, of(&phone), BAN),
                     FailureResult::Noted
                 );
             }
@@ -298,7 +315,7 @@ mod tests {
     #[test]
     fn a_source_that_tries_many_users_is_banned_for_a_time() {
         let (bans, here) = (bans(), address("192.0.2.1"));
-        let failed = |number: u8| bans.note_wrong_digest(NOW, here, &[number], BAN);
+        let failed = |number: u8| bans.note_wrong_digest(NOW, here, of(&[number]), BAN);
         let banned = (0..40).find(|number| failed(*number) == FailureResult::Banned);
         assert_eq!(banned, Some(29));
         let s = NOW / 1000;
@@ -326,7 +343,7 @@ mod tests {
     fn memory_does_not_grow_and_those_who_fail_stay_known() {
         let bans = bans();
         for number in 0..200_000u32 {
-            bans.note_wrong_digest(NOW, IpAddr::from(number.to_be_bytes()), b"alice", BAN);
+            bans.note_wrong_digest(NOW, IpAddr::from(number.to_be_bytes()), of(b"alice"), BAN);
         }
         assert_eq!(bans.count(NOW / 1000), 0);
         let here = address("192.0.2.1");

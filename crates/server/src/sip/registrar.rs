@@ -306,7 +306,7 @@ impl Registrations {
         };
         let providers = self.refreshes.providers();
         let is_flow = |binding: &Binding| {
-            let may_end = binding.reg_id() != 0 || prid_of(binding.uri(), providers).is_some();
+            let may_end = ends_with_flow(binding) || prid_of(binding.uri(), providers).is_some();
             may_end && binding.flow().as_ref() == Some(flow)
         };
         if let Found::Bindings(_, bindings) = self.location.find(aor)
@@ -320,7 +320,7 @@ impl Registrations {
     }
 
     /// A connection is closed: removes the bindings of its flows (RFC 5626 §7), except those of phones that can be
-    /// woken (RFC 8599). Other bindings stay, because the server can connect to their contacts.
+    /// woken (RFC 8599). Other bindings stay if the server can connect to their contacts.
     pub(super) fn connection_gone(&mut self, now: Now, key: ConnectionKey) {
         let run = self.origin.runs.own;
         let is_gone = |binding: &Binding| {
@@ -330,7 +330,7 @@ impl Registrations {
         for address in self.flows.remove(&key).into_iter().flatten() {
             if let Some(aor) = Aor::from_canonical(&address) {
                 self.lose_flow(now, &aor, is_gone);
-                let is_meant = |it: &Binding| it.reg_id() != 0 && is_gone(it);
+                let is_meant = |it: &Binding| ends_with_flow(it) && is_gone(it);
                 self.remove_if(now, &aor, Cause::Server, is_meant);
             }
         }
@@ -457,4 +457,11 @@ fn limits(sip_config: &SipConfig) -> Limits {
         per_user: sip_config.settings.bindings_per_user as usize,
         total: sip_config.share(sip_config.settings.bindings),
     }
+}
+
+/// Whether a binding is of no use without its flow: by Outbound (RFC 5626), or because nobody can connect to a WebSocket
+/// client (RFC 7118 §5).
+fn ends_with_flow(binding: &Binding) -> bool {
+    let is_websocket = |id: FlowId| id.flow.transport.is_websocket();
+    binding.reg_id() != 0 || binding.flow().is_some_and(is_websocket)
 }

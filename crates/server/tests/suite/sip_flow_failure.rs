@@ -135,3 +135,26 @@ fn all_bindings_of_a_connection_end_with_it_for_every_address_rfc5626_7() {
         wait_for_no_binding(&server);
     }
 }
+
+/// RFC 7118 §5: nobody can connect to a WebSocket client.
+#[test]
+fn the_binding_of_a_websocket_without_outbound_ends_with_its_connection() {
+    for workers in [1, 4] {
+        let (server, config) = start(settings(), workers, |it| it.user("bob", PASSWORD));
+        for (transport, stays) in [("WS", 0), ("WSS", 0), ("TCP", 1)] {
+            let link = Link::of(transport, &server, &config);
+            let nobody = SocketAddr::from(([127, 0, 0, 9], 9));
+            let mut phone = Phone::other(Box::new(link), transport, nobody, "bob");
+            register(&mut phone, transport, false);
+            assert_eq!(server.stats().sip().bindings, 1, "{transport}");
+            drop(phone);
+            match stays {
+                0 => wait_for_no_binding(&server),
+                _ => {
+                    std::thread::sleep(Duration::from_millis(500));
+                    assert_eq!(server.stats().sip().bindings, stays, "{transport}");
+                }
+            }
+        }
+    }
+}

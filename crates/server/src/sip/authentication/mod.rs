@@ -19,7 +19,7 @@ pub(crate) use nonce_counts::UsedCounts;
 pub(super) use realm::{COMMON_REALM, NONCE_LIFETIME_S, RealmKey};
 
 use super::Secrets;
-use super::bans::{Bans, FailureResult};
+use super::bans::{Bans, FailureResult, NameInRealm};
 use super::counters::DIGEST_OUTCOMES;
 use super::lookups::{LookupResult, WaitingRequests};
 use super::report::FailureReports;
@@ -247,7 +247,9 @@ impl DigestAuthenticator {
             .check(&credentials, &asked, unix_s)
             .map_err(rejection_of)?;
         let ip = flow.remote.ip();
-        if self.bans.is_slowed(unix_s * 1000, ip, credentials.username) {
+        let name = realm_users.name_for_limits(&credentials);
+        let user = NameInRealm(realm_users.realm.as_bytes(), &name);
+        if self.bans.is_slowed(unix_s * 1000, ip, user) {
             return Err(match realm_users.is_source_down() {
                 true => Rejection::Unavailable,
                 false => Rejection::Slowed,
@@ -299,11 +301,12 @@ impl DigestAuthenticator {
         // counts as well.
         if outcome == Outcome::Denied {
             let (ip, user) = (flow.remote.ip(), credentials.username);
-            if self
+            let name = realm_users.name_for_limits(credentials);
+            let named = NameInRealm(realm_users.realm.as_bytes(), &name);
+            let noted = self
                 .bans
-                .note_wrong_digest(unix_s * 1000, ip, user, self.ban)
-                == FailureResult::Banned
-            {
+                .note_wrong_digest(unix_s * 1000, ip, named, self.ban);
+            if noted == FailureResult::Banned {
                 log_ban(ip, self.ban);
             }
             self.failures.failed(unix_s, flow, &realm_users.realm, user);

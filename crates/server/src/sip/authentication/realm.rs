@@ -199,6 +199,15 @@ impl RealmUsers {
         }
     }
 
+    /// The name by which wrong passwords are counted: of the user, however the credentials write it. If it is a hash of
+    /// no user, the hash.
+    pub(super) fn name_for_limits<'c>(&'c self, credentials: &Credentials<'c>) -> Cow<'c, [u8]> {
+        match self.name_in(credentials) {
+            name if name.is_empty() => credentials.name(),
+            name => name,
+        }
+    }
+
     /// The credentials for our realm. Credentials for other realms, and of other schemes, are for other elements (RFC
     /// 3261 §22.3).
     pub(super) fn credentials_in<'m>(
