@@ -24,15 +24,17 @@ fn serve(change: impl FnOnce(&mut SipSettings)) -> Running {
     server.start().expect("the server starts")
 }
 
-/// A REGISTER of `user` with the answer to a challenge by another password.
+/// A REGISTER of `user`, as the credentials write it, with the answer to a challenge by another password.
 fn guess(phone: &mut Phone, user: &str, number: u32) -> String {
-    phone.user = user.to_owned();
+    phone.user = user.replace('\\', "");
     let text = phone.request("REGISTER", "sip:example.com", &format!("g{number}"), 1, "");
     phone.send(&text);
     let challenge = phone.receive();
     assert_eq!(status(&challenge), 401, "{challenge}");
     let (kind, uri) = (HeaderKind::Authorization, "sip:example.com");
-    let line = credentials(&challenge, kind, user, Method::Register, uri);
+    let line = credentials(&challenge, kind, &phone.user, Method::Register, uri);
+    let written = format!("username=\"{}\"", phone.user);
+    let line = line.replace(&written, &format!("username=\"{user}\""));
     let at = line.find("response=\"").expect("a response") + 10;
     let wrong = if &line[at..=at] == "0" { "1" } else { "0" };
     let line = format!("{}{wrong}{}", &line[..at], &line[at + 1..]);
@@ -62,6 +64,27 @@ fn password_guessing_for_one_user_slows_only_its_source() {
     let stats = server.stats();
     assert_eq!((stats.sip().digest[3], stats.sip().digest[5]), (5, 3));
     assert_eq!(stats.sip().banned, 0);
+}
+
+/// RFC 3261 §25.1: within quotes, a backslash changes nothing of the character behind it.
+#[test]
+fn each_spelling_of_a_user_counts_as_the_user() {
+    let server = serve(|_| {});
+    let mut guesser = Phone::udp(&server, "x");
+    for (number, (spelling, code)) in [
+        ("user0", 401),
+        ("\\user0", 401),
+        ("u\\ser0", 401),
+        ("us\\er0", 401),
+        ("use\\r0", 401),
+        ("user\\0", 503),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = guess(&mut guesser, spelling, number as u32);
+        assert_eq!(status(&answer), code, "{spelling}: {answer}");
+    }
 }
 
 #[test]
