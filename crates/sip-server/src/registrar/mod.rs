@@ -416,7 +416,9 @@ impl Registrar {
                 self.check_contact(message, aor, binding_request)?;
             }
         }
-        let supports_outbound = has_token(message, HeaderKind::Supported, b"outbound");
+        let supports_outbound = [HeaderKind::Supported, HeaderKind::Require]
+            .into_iter()
+            .any(|kind| has_token(message, kind, b"outbound"));
         if requested
             .iter()
             .all(|binding_request| binding_request.reg_id == 0)

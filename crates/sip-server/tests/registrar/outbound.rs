@@ -155,6 +155,10 @@ fn a_first_hop_without_outbound_gets_439_or_the_reg_id_is_ignored_rfc5626_6() {
         let text = through_proxy(&request("a", 1, &contact("sip:a@h", "1")), path);
         assert_eq!(world.send(&text).code, 439, "{path}");
         assert!(world.location.is_empty());
+        // Whoever requires Outbound supports it (RFC 3261 §8.2.2.3).
+        let supported = "Supported: path, outbound";
+        let required = text.replace(supported, "Supported: path\r\nRequire: outbound");
+        assert_eq!(world.send(&required).code, 439, "{path}");
         let text = text.replace("Supported: path, outbound", "Supported: path");
         let reply = world.send(&text);
         assert_eq!(reply.code, 200, "{path}");
