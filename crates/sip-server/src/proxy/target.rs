@@ -11,7 +11,7 @@ use sip::uri::{Uri, starts_with_sips};
 use super::config::Forking;
 use super::moved;
 use super::nodes::{AskedPhones, NodeHop, transport_of};
-use super::uris::request_uri;
+use super::uris::{as_sip, request_uri};
 use crate::AorKey;
 use crate::flow::{FlowAvailability, FlowId, Runs};
 use crate::location::Binding;
@@ -80,6 +80,8 @@ pub(super) struct Target {
     pub(super) others: Vec<Target>,
     /// The URI that says where its request goes, if that is not the Request-URI or a Route.
     pub(super) next_hop: Option<Box<[u8]>>,
+    /// Its request goes by TLS, although the Request-URI is a SIP URI.
+    pub(super) only_by_tls: bool,
     /// It is an address of a trunk, by a route.
     pub(super) hop: Option<Hop>,
     /// The credentials that answer a challenge of the trunk: a header line; empty if there was none.
@@ -107,6 +109,7 @@ impl Target {
             is_node: false,
             others: Vec::new(),
             next_hop: None,
+            only_by_tls: false,
             hop: None,
             credentials: Box::default(),
             forwarded: None,
@@ -181,6 +184,16 @@ impl Target {
             next_hop: Some(target.uri),
             ..target
         })
+    }
+
+    /// A binding for a request with a SIP URI. RFC 5630 §5.3: if the contact is a SIPS URI, the Request-URI is the SIP
+    /// URI, and the request goes by TLS.
+    fn for_sip_uri(mut self) -> Target {
+        if starts_with_sips(&self.uri) {
+            self.uri = as_sip(&self.uri).into();
+            self.only_by_tls = true;
+        }
+        self
     }
 
     /// A binding; `None` if nothing can be sent to its contact any more.
@@ -267,9 +280,7 @@ impl Selection {
         bindings: &[Binding],
         bounds: (Runs, AllowedDestination, usize),
     ) -> Vec<Target> {
-        let mut targets = of_bindings(now, bindings, self.wanted(), bounds);
-        targets.retain(|target| !self.only_sips || starts_with_sips(&target.uri));
-        targets
+        of_bindings(now, bindings, self, bounds)
     }
 
     /// The contacts among these bindings whose phones are to be woken: one for each token, the one that was refreshed
@@ -353,16 +364,17 @@ fn is_wanted(wanted: BindingSelector<'_>) -> impl Fn(&Binding) -> bool {
 
 /// Makes at most `most` targets of bindings. All contacts of one instance are one target and its `others`. They are
 /// tried one after the other; the contact that was refreshed last is the first (RFC 5626 §7, RFC 5627 §6.1).
-pub(super) fn of_bindings(
+fn of_bindings(
     now: Mono,
     bindings: &[Binding],
-    wanted: BindingSelector<'_>,
+    selection: &Selection,
     (runs, reach, most): (Runs, AllowedDestination, usize),
 ) -> Vec<Target> {
-    let is_wanted = is_wanted(wanted);
+    let is_wanted = is_wanted(selection.wanted());
+    let has_scheme = |it: &Binding| !selection.only_sips || starts_with_sips(it.uri());
     let mut alive: Vec<&Binding> = bindings
         .iter()
-        .filter(|binding| !binding.is_expired(now) && is_wanted(binding))
+        .filter(|it| !it.is_expired(now) && is_wanted(it) && has_scheme(it))
         .collect();
     // If one REGISTER has refreshed several contacts, the one with the highest q comes first.
     let q_of = |binding: &Binding| binding.q().unwrap_or(FULL_Q);
@@ -371,6 +383,10 @@ pub(super) fn of_bindings(
     for binding in alive {
         let Some(target) = Target::binding(binding, runs, reach) else {
             continue;
+        };
+        let target = match selection.only_sips {
+            true => target,
+            false => target.for_sip_uri(),
         };
         let mut others = targets.iter();
         let same = others.position(|(_, other)| have_same_instance(binding, other));

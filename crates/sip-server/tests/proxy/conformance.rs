@@ -189,6 +189,29 @@ fn a_sips_request_goes_by_no_flow_without_tls_rfc3261_16_6_7_rfc7118_9_2() {
 }
 
 #[test]
+fn a_sips_request_goes_to_the_sips_contacts_of_an_instance_alone_rfc5630_5_3() {
+    // The contact that was refreshed last is the first one.
+    for (newest, code) in [("sip", "200"), ("sips", "480")] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        let mut secure = contact(0, 0, if newest == "sip" { 1 } else { 9 });
+        secure.uri = "sips:bob@192.0.2.9".to_owned();
+        if newest == "sip" {
+            secure.flow = Some(world.phone_connects_by(Transport::Tls, UAS));
+        }
+        world.policy().bind("bob", &secure);
+        world.policy().bind("bob", &contact(1, 0, 5));
+        let text = request("MESSAGE", "sips:bob@example.com", 1, "");
+        let heard = answer(&mut world, &text);
+        let is_sent = world.heard(UAS) == ["MESSAGE"];
+        assert_eq!(is_sent, newest == "sip", "{heard}");
+        assert_eq!(heard.starts_with(code), is_sent, "{heard}");
+        assert!(world.heard(UAS + 1).is_empty(), "{newest}");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
 fn the_route_between_tls_and_others_is_recorded_with_the_right_scheme_rfc3261_16_6_4() {
     for (from, scheme, record_route, count) in [
         (Transport::Tls, "sip", true, 2),
