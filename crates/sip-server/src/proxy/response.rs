@@ -12,6 +12,7 @@ use super::best::Best;
 use super::calls::note_attempt;
 use super::context::ContextKey;
 use super::copy::{write_list, written};
+use super::fork::reason_for;
 use super::identity;
 use super::media::ResponseMedia;
 use super::target::Target;
@@ -146,7 +147,7 @@ impl Proxy {
             _ => {
                 self.keep(key, message, (drops_identity, None));
                 if code >= 600 {
-                    self.give_up_others(now.mono, stack, key);
+                    self.give_up_others(now.mono, stack, key, code);
                 }
                 self.branch_ended(now.mono, stack, key);
             }
@@ -229,15 +230,21 @@ impl Proxy {
         }
         if !std::mem::replace(&mut context.is_answered, true) {
             context.best = Best::default();
-            self.give_up_others(now, stack, key);
+            self.give_up_others(now, stack, key, 200);
             if let Some(context) = self.contexts.get(key) {
                 context.drop_unused_aor();
             }
         }
     }
 
-    /// Nothing more is tried, and what rings is cancelled.
-    pub(super) fn give_up_others(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+    /// Nothing more is tried, and what rings is cancelled, because of a response with this code.
+    pub(super) fn give_up_others(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        code: u16,
+    ) {
         if let Some(context) = self.contexts.get(key) {
             context.is_ending = true;
             context.targets.clear();
@@ -249,7 +256,7 @@ impl Proxy {
             context.waking = None;
         }
         self.clear_timer(key);
-        self.cancel_branches(now, stack, key);
+        self.cancel_branches(now, stack, key, reason_for(code).as_bytes());
     }
 
     fn forward_response(
