@@ -14,6 +14,7 @@ use super::calls::{Admitted, TrunkCall};
 use super::media::{BranchMedia, CallMedia, Relaying};
 use super::moved::KnownPhone;
 use super::push::PushWait;
+use super::redirect::Redirect;
 use super::sender::Sender;
 use super::target::{Forwarded, Target};
 use crate::flow::FlowId;
@@ -99,6 +100,8 @@ pub(super) struct Branch {
     pub(super) call: Option<TrunkCall>,
     /// Where the copy with credentials goes if the trunk asks for some.
     pub(super) again: Option<Box<Target>>,
+    /// The number of the contact of a 3xx that it went to, among those of [`Redirect`].
+    pub(super) contact: Option<u8>,
 }
 
 impl Branch {
@@ -123,6 +126,7 @@ impl Branch {
             is_unanswered: false,
             call: None,
             again,
+            contact: target.contact,
         }
     }
 
@@ -222,8 +226,8 @@ pub(super) struct Context {
     pub(super) targets: VecDeque<Target>,
     /// If the proxy follows 3xx responses: the URIs of all targets so far. RFC 3261 §16.5: no target is tried twice.
     pub(super) tried: Vec<Box<[u8]>>,
-    /// How many of the targets came from 3xx responses.
-    pub(super) redirects: usize,
+    /// The 3xx responses whose contacts are tried.
+    pub(super) redirect: Option<Box<Redirect>>,
     /// What copies are made from, as long as further copies are possible.
     pub(super) base: Option<Box<Base>>,
     pub(super) waiting: Option<Box<WaitingRequest>>,
@@ -253,7 +257,7 @@ impl Context {
             branches: Vec::new(),
             targets: VecDeque::new(),
             tried: Vec::new(),
-            redirects: 0,
+            redirect: None,
             base: None,
             waiting: None,
             waking: None,

@@ -247,7 +247,12 @@ impl Proxy {
                     trunk::not_sent(stack, context, &hop);
                 }
                 let is_binding = target.is_binding && !context.is_from_node;
-                context.best.add_own(code_of(&error, is_binding));
+                let is_untried = matches!(error, CopyError::Dispatch(DispatchError::Target(_)));
+                if !is_untried || !self.leave_to_caller(key, number) {
+                    let context = self.contexts.get(key)?;
+                    context.best.add_own(code_of(&error, is_binding));
+                }
+                let context = self.contexts.get(key)?;
                 note_attempt((now, stack), context, number, AttemptFailure::NotSent);
                 self.branch_media_ended(key, number);
                 let is_of_flow = matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);

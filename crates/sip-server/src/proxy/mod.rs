@@ -42,6 +42,7 @@ mod policy;
 mod preview;
 mod proof;
 mod push;
+mod redirect;
 mod refusal;
 mod request;
 mod response;

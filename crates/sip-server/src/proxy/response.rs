@@ -1,27 +1,22 @@
 //! Responses (RFC 3261 §16.7), and failures without a response (§16.8, §16.9).
 
 use sip::build::{Edits, forward};
-use sip::dispatch::{AllowedDestination, Failure};
+use sip::dispatch::Failure;
 use sip::engine::{Mark, Reply, RequestError};
 use sip::flow::Flow;
-use sip::header::{Contact, HeaderKind};
-use sip::uri::starts_with_sips;
+use sip::header::HeaderKind;
 use sip::{Message, Mono, Now, Spans};
 
 use super::best::Best;
 use super::calls::note_attempt;
 use super::context::ContextKey;
-use super::copy::{write_list, written};
+use super::copy::written;
 use super::fork::reason_for;
 use super::identity;
 use super::media::ResponseMedia;
-use super::target::Target;
-use super::uris::{are_equal, request_uri};
+use super::redirect::is_untried;
 use super::{Proxy, Stack};
 use crate::calls::AttemptFailure;
-
-/// URIs of 3xx responses that are tried for one request.
-const MAX_REDIRECTED: usize = 16;
 
 /// Why a copy without a final response counts as failed; `None` if this server has cancelled it.
 fn attempt_failure(failure: &Failure, is_heard: bool) -> Option<AttemptFailure> {
@@ -182,21 +177,6 @@ impl Proxy {
         }
     }
 
-    /// Adds the contacts of a 3xx to the targets, and keeps the response with the contacts that are left to the caller.
-    fn follow(
-        &mut self,
-        stack: &Stack<'_>,
-        key: ContextKey,
-        message: &Message<'_>,
-        drops_identity: bool,
-    ) {
-        match self.redirected(stack, key, message) {
-            RemainingContacts::All => self.keep(key, message, (drops_identity, None)),
-            RemainingContacts::Some(line) => self.keep(key, message, (drops_identity, Some(&line))),
-            RemainingContacts::None => {}
-        }
-    }
-
     /// RFC 3325 §5, §7: a sender that is not trusted asserts no identity, and a private identity goes to trusted
     /// receivers only.
     fn drops_identity(
@@ -288,7 +268,7 @@ impl Proxy {
 
     /// Keeps a final response, if it is better than those so far. If there are `contacts`, this line replaces its
     /// Contact header fields.
-    fn keep(
+    pub(super) fn keep(
         &mut self,
         key: ContextKey,
         message: &Message<'_>,
@@ -304,9 +284,22 @@ impl Proxy {
         if !context.best.is_beaten_by(code) {
             return;
         }
-        let Some(mut scratch) = self.scratch.take() else {
-            return;
-        };
+        let bytes = self.final_response(message, (drops_identity, contacts));
+        if let (Some(context), Some(bytes)) = (self.contexts.get(key), bytes) {
+            context.best.code = code;
+            context.best.is_own = false;
+            context.best.bytes = bytes.into();
+        }
+    }
+
+    /// A final response as it is to be forwarded. If there are `contacts`, this line replaces its Contact header
+    /// fields.
+    pub(super) fn final_response(
+        &mut self,
+        message: &Message<'_>,
+        (drops_identity, contacts): (bool, Option<&[u8]>),
+    ) -> Option<Vec<u8>> {
+        let mut scratch = self.scratch.take()?;
         let mut drops = edits_of(drops_identity).drop_kinds.to_vec();
         drops.extend(contacts.map(|_| HeaderKind::Contact));
         let edits = Edits {
@@ -314,12 +307,9 @@ impl Proxy {
             drop_kinds: &drops,
             ..edits_of(drops_identity)
         };
-        if let Ok(bytes) = written(message, &edits, &mut scratch) {
-            context.best.code = code;
-            context.best.is_own = false;
-            context.best.bytes = bytes.into();
-        }
+        let bytes = written(message, &edits, &mut scratch);
         self.scratch = Some(scratch);
+        bytes.ok()
     }
 
     /// A branch has its final response: the next group is tried, or the best response is sent.
@@ -412,7 +402,8 @@ impl Proxy {
             Failure::TimedOut if is_ending => 487,
             failure => code_of(failure),
         };
-        if let Some(context) = self.contexts.get(key) {
+        let is_left = is_untried(failure) && self.leave_to_caller(key, number);
+        if let Some(context) = self.contexts.get(key).filter(|_| !is_left) {
             match failure {
                 Failure::Refused(RequestError::HeldBack) => context.best.add_throttled(),
                 _ => context.best.add_own(code),
@@ -454,62 +445,6 @@ impl Proxy {
             _ => context.best.add_own(480),
         }
         self.branch_ended(now.mono, stack, key);
-    }
-
-    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). These contacts are left to the caller:
-    ///
-    /// - contacts in a domain of this server, because another worker may have their bindings,
-    /// - contacts that were tried,
-    /// - contacts that are not SIPS, if the Request-URI was SIPS,
-    /// - contacts above [`MAX_REDIRECTED`].
-    fn redirected(
-        &mut self,
-        stack: &Stack<'_>,
-        key: ContextKey,
-        message: &Message<'_>,
-    ) -> RemainingContacts {
-        let Some(context) = self.contexts.get(key).filter(|it| !it.is_ending) else {
-            return RemainingContacts::All;
-        };
-        let Some(base) = &context.base else {
-            return RemainingContacts::All;
-        };
-        // A node, or this server itself, has passed the request on: the address of the caller is known there.
-        if base.is_node {
-            return RemainingContacts::All;
-        }
-        let reach = AllowedDestination::Near(base.from.flow.remote.ip());
-        let is_sips = is_for_sips(&base.bytes);
-        let before = context.redirects;
-        let mut left = Vec::new();
-        for contact in message.contacts().filter_map(Result::ok) {
-            let Contact::Addr(contact) = contact else {
-                continue;
-            };
-            let uri = request_uri(contact.uri);
-            let parsed = contact.parse_uri().ok();
-            let sip = parsed.as_ref().and_then(|uri| uri.as_sip());
-            let may_be_tried = sip.is_some_and(|sip| {
-                (sip.is_sips || !is_sips) && stack.policy.domain(sip.host).is_none()
-            });
-            let was_tried = || context.tried.iter().any(|tried| are_equal(tried, &uri));
-            if !may_be_tried || context.redirects >= MAX_REDIRECTED || was_tried() {
-                left.push(contact.bytes);
-                continue;
-            }
-            context.redirects += 1;
-            context.tried.push(uri.clone().into());
-            context.targets.push_back(Target::uri(&uri, reach));
-        }
-        match (context.redirects - before, left.is_empty()) {
-            (0, _) => RemainingContacts::All,
-            (_, true) => RemainingContacts::None,
-            (_, false) => {
-                let mut line = Vec::new();
-                write_list(&mut line, b"Contact: ", left.into_iter());
-                RemainingContacts::Some(line)
-            }
-        }
     }
 
     /// Sends the best response (§16.7 steps 6 to 9); the context ends with it.
@@ -589,21 +524,6 @@ impl Proxy {
         }
         (self.spans, self.scratch) = (Some(spans), Some(scratch));
     }
-}
-
-/// The contacts of a 3xx that are left to the caller.
-enum RemainingContacts {
-    All,
-    /// Some. This is their Contact line.
-    Some(Vec<u8>),
-    /// RFC 3261 §16.7 step 4: "the proxy SHOULD NOT add the resulting contactless response to the response context".
-    None,
-}
-
-/// Whether the Request-URI of a received request is a SIPS URI.
-fn is_for_sips(request: &[u8]) -> bool {
-    let space = request.iter().position(|byte| *byte == b' ');
-    space.is_some_and(|at| starts_with_sips(&request[at + 1..]))
 }
 
 /// What is changed of a response on its way back: without the topmost Via, which is this server's.

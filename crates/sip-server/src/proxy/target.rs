@@ -88,6 +88,8 @@ pub(super) struct Target {
     pub(super) credentials: Box<[u8]>,
     /// A call is forwarded there.
     pub(super) forwarded: Option<Box<Forwarded>>,
+    /// The number of the contact of a 3xx, if it is one.
+    pub(super) contact: Option<u8>,
     /// The header line Diversion, if a call goes on from another user; else empty.
     pub(super) diversion: Box<[u8]>,
 }
@@ -113,6 +115,7 @@ impl Target {
             hop: None,
             credentials: Box::default(),
             forwarded: None,
+            contact: None,
             diversion: Box::default(),
         }
     }

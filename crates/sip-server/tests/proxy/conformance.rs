@@ -5,7 +5,9 @@ use sip_server::proxy::{Config, Forking};
 use sip_server::routes::{Forward, Forwards};
 
 use crate::network::Weather;
-use crate::node::{ALICE, PROXY, Script, UAC, UAS, address, answers, in_dialog, request, values};
+use crate::node::{
+    ALICE, HAS_TLS, PROXY, Script, UAC, UAS, address, answers, in_dialog, request, values,
+};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -142,6 +144,64 @@ fn a_sips_call_is_not_redirected_to_sip_rfc3261_16_7_4() {
     assert_eq!(answer(&mut world, &text), "302 MESSAGE");
     assert!(world.heard(UAS + 1).is_empty());
     world.nothing_is_left();
+}
+
+#[test]
+fn a_sip_call_is_not_redirected_to_sips_rfc5630_5_3() {
+    let config = Config {
+        recurses: true,
+        ..Config::default()
+    };
+    let mut world = crate::node::with(&HAS_TLS, || with(config));
+    world.bind_bob(&[None]);
+    let contact = format!("<sips:bob@{}>", address(UAS + 1));
+    world.nodes[UAS].script.other = vec![(10, 302, format!("Contact: {contact}\r\n"))];
+    let text = request("MESSAGE", "sip:bob@example.com", 1, "");
+    assert_eq!(answer(&mut world, &text), "302 MESSAGE");
+    assert_eq!(values(world.last(UAC), "Contact"), [contact]);
+    assert!(world.heard(UAS + 1).is_empty());
+    world.nothing_is_left();
+}
+
+#[test]
+fn contacts_of_a_3xx_that_cannot_be_tried_are_left_to_the_caller() {
+    let forbidden = "<sip:bob@198.51.100.7>";
+    let unknown = "<sip:bob@198.51.100.8;transport=foo>";
+    let nowhere = "\"B, ob\" <sip:bob@nowhere.example>";
+    let mailto = "<mailto:bob@example.com>";
+    let tried = format!("<sip:bob@{}>", address(UAS + 1));
+    for (contacts, code, left) in [
+        (vec![forbidden], 302, vec![forbidden]),
+        (vec![unknown], 302, vec![unknown]),
+        (vec![nowhere], 302, vec![nowhere]),
+        (vec![&tried], 404, vec![]),
+        (
+            vec![forbidden, &tried, unknown],
+            302,
+            vec![unknown, forbidden],
+        ),
+        (vec![forbidden, mailto], 302, vec![mailto, forbidden]),
+    ] {
+        let mut world = with(Config {
+            recurses: true,
+            ..Config::default()
+        });
+        world.bind_bob(&[None]);
+        let lines = format!("Contact: {}\r\n", contacts.join(", "));
+        world.nodes[UAS].script.other = vec![(10, 302, lines)];
+        world.nodes[UAS + 1].script.other = vec![(10, 404, String::new())];
+        let text = request("MESSAGE", "sip:bob@example.com", 1, "");
+        assert_eq!(
+            answer(&mut world, &text),
+            format!("{code} MESSAGE"),
+            "{contacts:?}"
+        );
+        let is_tried = contacts.contains(&&tried[..]);
+        assert_eq!(world.heard(UAS + 1).is_empty(), !is_tried);
+        let found = values(world.last(UAC), "Contact").join(", ");
+        assert_eq!(found, left.join(", "));
+        world.nothing_is_left();
+    }
 }
 
 #[test]
