@@ -80,6 +80,8 @@ pub(super) struct Branch {
     pub(super) breadth: u32,
     /// The address of a trunk that it went to.
     pub(super) hop: Option<Hop>,
+    /// It went to a binding of the address of record, at this node.
+    pub(super) is_binding: bool,
     /// It went to another node of the cluster.
     pub(super) is_node: bool,
     /// It is for another user or for a URI elsewhere, because the called user has not taken the call.
@@ -117,6 +119,7 @@ impl Branch {
             breadth: 0,
             hop: target.hop,
             media: None,
+            is_binding: target.is_binding && !target.is_node,
             is_node: target.is_node,
             forwarded: target.forwarded.clone(),
             is_phone: target.is_phone(),

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use sip::dispatch::{DispatchError, Failure};
 use sip::engine::MAX_REASON_BYTES;
 use sip::header::HeaderKind;
+use sip::routing::TargetError;
 use sip::{Message, Mono};
 
 use super::calls::note_attempt;
@@ -43,7 +44,8 @@ const fn code_of(error: &CopyError, is_binding: bool) -> u16 {
         CopyError::FlowWithoutTls => 480,
         CopyError::NoMedia | CopyError::Dispatch(DispatchError::Full) => 503,
         // RFC 3261 §21.4.14.
-        CopyError::Dispatch(DispatchError::Target(_)) => 416,
+        CopyError::Dispatch(DispatchError::Target(TargetError::Scheme)) => 416,
+        CopyError::Dispatch(DispatchError::Target(_)) => 400,
     }
 }
 
@@ -250,7 +252,12 @@ impl Proxy {
                 let is_untried = matches!(error, CopyError::Dispatch(DispatchError::Target(_)));
                 if !is_untried || !self.leave_to_caller(key, number) {
                     let context = self.contexts.get(key)?;
-                    context.best.add_own(code_of(&error, is_binding));
+                    // The caller has not written the contact of the phone.
+                    let code = match is_untried && target.is_binding {
+                        true => 480,
+                        false => code_of(&error, is_binding),
+                    };
+                    context.best.add_own(code);
                 }
                 let context = self.contexts.get(key)?;
                 note_attempt((now, stack), context, number, AttemptFailure::NotSent);

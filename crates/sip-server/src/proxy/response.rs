@@ -375,7 +375,7 @@ impl Proxy {
             return;
         };
         let (is_flow, is_token) = (branch.binding_flow.is_some(), branch.is_token);
-        let is_node = branch.is_node;
+        let (is_node, is_binding) = (branch.is_node, branch.is_binding);
         let is_ending = context.is_ending;
         match failure {
             // The flow has failed, and the server can't or may not connect to the Contact, such as a private address
@@ -396,6 +396,8 @@ impl Proxy {
             // The flow has failed, and the DNS says nothing about the Contact. The binding stays, for the next call may
             // reach it.
             Failure::NoDns | Failure::TooManyQueries if is_flow => 480,
+            // Nothing may be sent to the Contact or the Path of the callee. The caller has not written these.
+            Failure::Forbidden if is_binding => 480,
             // The node has failed, and no other node has its phones.
             Failure::TransportFailed | Failure::TimedOut if is_node && !is_ending => 480,
             // RFC 3261 §9.1: without a final response 64*T1 after the CANCEL, the INVITE counts as cancelled.
@@ -547,6 +549,8 @@ fn code_of(failure: &Failure) -> u16 {
         Failure::TimedOut => 408,
         Failure::Cancelled => 487,
         Failure::Refused(RequestError::Malformed) => 400,
+        // With the fields of this server, it is longer than the engine can send.
+        Failure::Refused(RequestError::TooLong) => 513,
         Failure::Refused(RequestError::Full | RequestError::Congested | RequestError::HeldBack) => {
             503
         }

@@ -9,6 +9,7 @@ use super::output::{ClientFailure, Event, Mark, Origin, SendTo};
 use super::server::release;
 use super::{Engine, store};
 use crate::branch::{Branch, LoopCheck};
+use crate::build::BuildError;
 use crate::congestion::Class;
 use crate::flow::{ConnectionKey, Destination, Transport};
 use crate::message::Message;
@@ -162,9 +163,13 @@ impl Engine {
         let oc = self.config.overload_offer();
         let branch = (&branch, out.loop_check);
         let built = compose::request(&mut self.scratch, out.pieces, &signature, branch, oc);
-        let length = built.map_err(|_| RequestError::Malformed)?.len();
+        let length = match built {
+            Ok(built) => built.len(),
+            Err(BuildError::NoRoom) => return Err(RequestError::TooLong),
+            Err(_) => return Err(RequestError::Malformed),
+        };
         if length > store::MAX_MESSAGE_BYTES {
-            return Err(RequestError::Malformed);
+            return Err(RequestError::TooLong);
         }
         Ok(length)
     }
