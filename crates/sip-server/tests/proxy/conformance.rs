@@ -583,3 +583,41 @@ fn without_record_route_it_is_still_there_where_gruus_need_it_rfc5627_6_2() {
         );
     }
 }
+
+#[test]
+fn a_sips_request_for_a_phone_without_sips_gets_a_warning_rfc5630_5_3() {
+    // A stranger does not learn whether there is a phone.
+    for (is_known, contact, has_warning) in [
+        (true, Some("sip:bob@192.0.2.3"), true),
+        (true, Some("SIPS:bob@192.0.2.3"), false),
+        (true, None, false),
+        (false, Some("sip:bob@192.0.2.3"), false),
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        if !is_known {
+            world.policy().trunks.clear();
+            world.policy().inbound = sip_server::proxy::Inbound::Anyone;
+        }
+        world.policy().user("bob");
+        if let Some(contact) = contact {
+            world.policy().bind("bob", &Contact::at(contact));
+        }
+        let text = request("MESSAGE", "sips:bob@example.com", 1, "");
+        let text = text.replace("From: <sip:alice@example.com>", "From: <sip:a@b.example>");
+        let heard = answer(&mut world, &text);
+        let warning = values(world.last(UAC), "Warning");
+        assert_eq!(
+            !warning.is_empty(),
+            has_warning,
+            "{contact:?} {is_known} {heard}"
+        );
+        if has_warning {
+            assert_eq!(
+                (&heard[..], &warning[..]),
+                ("480 MESSAGE", &["380 hairpin \"SIPS Not Allowed\""][..])
+            );
+        }
+        world.nothing_is_left();
+    }
+}
