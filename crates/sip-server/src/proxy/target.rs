@@ -65,7 +65,8 @@ pub(super) struct Target {
     pub(super) only_by_flow: bool,
     /// The socket and the address of this server that its phone knows, if it is not reached by a flow.
     pub(super) from: Option<SendFrom>,
-    /// The flow of its registration: requests of the dialog may go to the address of that flow, too.
+    /// The flow of its registration, or of the first hop of its Path: requests of the dialog may go to the address of
+    /// that flow, too.
     pub(super) near: Option<FlowId>,
     /// The hash of what identifies its phone, if it is a binding ([`moved::hash_of`]).
     pub(super) phone: u64,
@@ -154,7 +155,7 @@ impl Target {
 
     /// Whether it is a binding of a phone that has registered by a flow.
     pub(super) const fn is_phone(&self) -> bool {
-        self.is_binding && !self.is_node && self.near.is_some()
+        self.is_binding && !self.is_node && self.path.is_empty() && self.near.is_some()
     }
 
     /// The same contact, reached by the Route of the request instead of the Path and the flow of the binding.
@@ -210,6 +211,11 @@ impl Target {
             ..Target::uri(&request_uri(binding.uri()), reach)
         };
         let Some(flow) = flow else {
+            // The first hop of the Path may be where the REGISTER came from.
+            if let Some(source) = binding.source() {
+                target.reach = AllowedDestination::Near(source.flow.remote.ip());
+                target.near = Some(source);
+            }
             return Some(target);
         };
         target.reach = AllowedDestination::Near(flow.flow.remote.ip());

@@ -491,3 +491,30 @@ fn a_route_of_this_server_with_another_user_part_is_removed_outside_of_dialogs_r
     assert!(world.heard(UAS).is_empty());
     world.nothing_is_left();
 }
+
+#[test]
+fn a_path_may_lead_to_where_the_register_came_from_rfc3327_5_2() {
+    // The first hop of the Path, the source of the REGISTER, and whether the proxy calls the phone.
+    for (hop, source, is_sent) in [(UAS, UAS, true), (UAS, UAS + 1, false)] {
+        let mut world = with(&IS_CLOSED, World::new);
+        world.bind_bob(&[]);
+        let mut bound = Contact::at("sip:bob@10.1.1.1");
+        bound.path = format!("<sip:{};lr>", address(hop));
+        bound.flow = Some(World::datagrams_of(source));
+        world.policy().bind("bob", &bound);
+        world.nodes[UAS].script = answers(&[(50, 200)]);
+        world.invite();
+        world.run_until(2_000);
+        let code = if is_sent { 200 } else { 480 };
+        assert_eq!(world.heard(UAC).last(), Some(&&*format!("{code} INVITE")));
+        assert_eq!(world.heard(UAS).is_empty(), !is_sent);
+        if is_sent {
+            // Requests of the dialog reach the same hop.
+            assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+            world.in_dialog(UAC, "BYE");
+            world.run_until(3_000);
+            assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
+        }
+        world.nothing_is_left();
+    }
+}

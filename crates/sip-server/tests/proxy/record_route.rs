@@ -50,7 +50,7 @@ fn a_path_with_a_sips_uri_has_a_sips_record_route_rfc3261_16_6_4() {
         (Transport::Tls, "sip", ["sip", "sip"]),
         (Transport::Tcp, "sip", ["sip", "sip"]),
     ] {
-        let mut world = world(false);
+        let mut world = world(true);
         let mut bound = Contact::at("sip:bob@192.0.2.9");
         bound.path = format!("<{scheme}:{};lr>", address(UAS));
         bound.flow = Some(world.phone_connects_by(Transport::Tls, UAS));
