@@ -234,11 +234,13 @@ impl<P: Policy + Registrations> TransactionUser for RegistrarProxy<P> {
         &mut self,
         transactions: &mut Transactions<'_>,
         (_, mark): (ServerKey, Option<Mark>),
-        _cancel: &Message<'_>,
+        cancel: &Message<'_>,
     ) {
         let now = transactions.now.mono;
         if let Some(mark) = mark {
-            self.with_proxy(transactions, |proxy, stack| proxy.cancel(now, stack, mark));
+            self.with_proxy(transactions, |proxy, stack| {
+                proxy.cancel(now, stack, mark, cancel);
+            });
         }
     }
 

@@ -378,3 +378,31 @@ fn a_request_is_built_from_nothing() {
     assert_eq!(message.cseq().map(|cseq| cseq.method), Ok(Method::Register));
     assert_eq!(message.body(), b"text");
 }
+
+#[test]
+fn a_forwarded_message_has_the_version_in_upper_case_rfc3261_7_1() {
+    let fields = "Via: SIP/2.0/UDP a\r\nContent-Length: 0\r\n\r\n";
+    for (line, uri, wanted) in [
+        ("MESSAGE sip:x sip/2.0", None, "MESSAGE sip:x SIP/2.0"),
+        (
+            "MESSAGE sip:x Sip/2.0",
+            Some(&b"sip:y"[..]),
+            "MESSAGE sip:y SIP/2.0",
+        ),
+        ("MESSAGE sip:x SIP/2.0", None, "MESSAGE sip:x SIP/2.0"),
+        ("sip/2.0 200 OK", None, "SIP/2.0 200 OK"),
+    ] {
+        let bytes = format!("{line}\r\n{fields}");
+        let mut spans = Spans::default();
+        let message = Message::parse(bytes.as_bytes(), &mut spans).unwrap();
+        let edits = Edits {
+            request_uri: uri,
+            on_top: b"X: y\r\n",
+            ..Edits::default()
+        };
+        let mut scratch = [0; 512];
+        let forwarded = forward(&message, &edits, &mut scratch).unwrap();
+        let text = String::from_utf8(forwarded.slices().concat()).unwrap();
+        assert_eq!(text, format!("{wanted}\r\nX: y\r\n{fields}"));
+    }
+}

@@ -28,7 +28,8 @@ pub struct NewBinding<'a> {
     pub path: &'a [u8],
     /// User-Agent of that request (RFC 3261 §20.41), of which [`MAX_AGENT`] bytes are kept; empty if it has none.
     pub agent: &'a [u8],
-    /// The flow to the contact, if the request came straight from it.
+    /// The flow that the request came by: from the contact, or from the first hop of `path`. `None` if another hop was
+    /// in between.
     pub flow: Option<FlowId>,
     /// The priority of the contact in thousandths, or [`NO_Q`].
     pub q: u16,
@@ -122,7 +123,7 @@ impl Binding {
             cseq: self.cseq,
             path: self.path(),
             agent: self.agent(),
-            flow: self.flow(),
+            flow: self.source(),
             q: self.q,
             reg_id: self.reg_id,
             gruu: self.gruu,
@@ -188,6 +189,12 @@ impl Binding {
     /// The flow that the REGISTER came by (RFC 5626 §6); `None` if another hop was in between.
     #[must_use]
     pub fn flow(&self) -> Option<FlowId> {
+        self.source().filter(|_| self.path_len == 0)
+    }
+
+    /// The flow that the REGISTER came by: from the contact, or from the first hop of [`Binding::path`].
+    #[must_use]
+    pub fn source(&self) -> Option<FlowId> {
         let from = self.agent_at() + usize::from(self.agent_len);
         FlowId::read(self.text.get(from..)?)
     }

@@ -14,6 +14,7 @@ use super::calls::{Admitted, TrunkCall};
 use super::media::{BranchMedia, CallMedia, Relaying};
 use super::moved::KnownPhone;
 use super::push::PushWait;
+use super::redirect::Redirect;
 use super::sender::Sender;
 use super::target::{Forwarded, Target};
 use super::token::Token;
@@ -80,6 +81,8 @@ pub(super) struct Branch {
     pub(super) breadth: u32,
     /// The address of a trunk that it went to.
     pub(super) hop: Option<Hop>,
+    /// It went to a binding of the address of record, at this node.
+    pub(super) is_binding: bool,
     /// It went to another node of the cluster.
     pub(super) is_node: bool,
     /// It is for another user or for a URI elsewhere, because the called user has not taken the call.
@@ -100,6 +103,8 @@ pub(super) struct Branch {
     pub(super) call: Option<TrunkCall>,
     /// Where the copy with credentials goes if the trunk asks for some.
     pub(super) again: Option<Box<Target>>,
+    /// The number of the contact of a 3xx that it went to, among those of [`Redirect`].
+    pub(super) contact: Option<u8>,
 }
 
 impl Branch {
@@ -115,6 +120,7 @@ impl Branch {
             breadth: 0,
             hop: target.hop,
             media: None,
+            is_binding: target.is_binding && !target.is_node,
             is_node: target.is_node,
             forwarded: target.forwarded.clone(),
             is_phone: target.is_phone(),
@@ -124,6 +130,7 @@ impl Branch {
             is_unanswered: false,
             call: None,
             again,
+            contact: target.contact,
         }
     }
 
@@ -227,8 +234,8 @@ pub(super) struct Context {
     pub(super) targets: VecDeque<Target>,
     /// If the proxy follows 3xx responses: the URIs of all targets so far. RFC 3261 §16.5: no target is tried twice.
     pub(super) tried: Vec<Box<[u8]>>,
-    /// How many of the targets came from 3xx responses.
-    pub(super) redirects: usize,
+    /// The 3xx responses whose contacts are tried.
+    pub(super) redirect: Option<Box<Redirect>>,
     /// What copies are made from, as long as further copies are possible.
     pub(super) base: Option<Box<Base>>,
     pub(super) waiting: Option<Box<WaitingRequest>>,
@@ -258,7 +265,7 @@ impl Context {
             branches: Vec::new(),
             targets: VecDeque::new(),
             tried: Vec::new(),
-            redirects: 0,
+            redirect: None,
             base: None,
             waiting: None,
             waking: None,

@@ -391,6 +391,8 @@ impl RouteScheme {
     /// - The callee is reached by a Path (RFC 5627 §6.2), or by another node.
     /// - The media of the call go through a relay.
     /// - The request came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4).
+    /// - The contact is a SIPS URI, and the request has a SIP URI: only this server knows that the requests of the
+    ///   dialog must go by TLS, too.
     ///   `names_sips`: the Request-URI or the topmost Route value of the copy is a SIPS URI.
     fn of(copy: &Copy<'_>, names_sips: impl FnOnce() -> bool) -> Option<RouteScheme> {
         let Copy { base, target, .. } = *copy;
@@ -401,6 +403,7 @@ impl RouteScheme {
         let is_recorded = base.recorded == Recorded::All
             || !target.path.is_empty()
             || names_sips != is_secure
+            || target.only_by_tls
             || copy.relayed.is_some_and(|relayed| relayed.begins_dialog);
         is_recorded.then_some(RouteScheme {
             is_outgoing_sips: names_sips,
@@ -465,16 +468,18 @@ struct CopyRoute {
     new_routes: Vec<Box<[u8]>>,
     /// `new_routes` replaces the Route values of the message.
     is_rewritten: bool,
+    /// The copy goes by TLS, although its Request-URI is a SIP URI.
+    only_by_tls: bool,
 }
 
 impl CopyRoute {
     /// The URI of the next hop. RFC 3261 §16.6 step 7: if the Request-URI is a SIPS URI, the URI of the next hop counts
-    /// as a SIPS URI.
+    /// as a SIPS URI. RFC 5630 §5.3: so it does if the contact is a SIPS URI.
     fn destination(&self) -> Cow<'_, [u8]> {
-        match &self.next_hop {
-            Some(next_hop) if starts_with_sips(&self.uri) => as_sips(next_hop).into(),
-            Some(next_hop) => Cow::Borrowed(next_hop),
-            None => Cow::Borrowed(&self.uri),
+        let next_hop = self.next_hop.as_ref().unwrap_or(&self.uri);
+        match self.only_by_tls || starts_with_sips(&self.uri) {
+            true if !starts_with_sips(next_hop) => as_sips(next_hop).into(),
+            _ => Cow::Borrowed(next_hop),
         }
     }
 
@@ -499,6 +504,7 @@ impl CopyRoute {
             next_hop: None,
             new_routes: Vec::new(),
             is_rewritten: false,
+            only_by_tls: target.only_by_tls,
         };
         if let Some(next_hop) = &target.next_hop {
             way.next_hop = Some(next_hop.clone());

@@ -8,14 +8,14 @@
 use std::time::Duration;
 
 use sip::dispatch::{AllowedDestination, SendFrom};
-use sip::uri::{SipUri, Uri};
+use sip::uri::{SipUri, Uri, starts_with_sips};
 use sip::{Message, Method, Mono, Now};
 
 use super::best::Best;
 use super::context::{Context, ContextKey};
 use super::nodes::AskedPhones;
-use super::policy::Policy;
-use super::request::ReceivedRequest;
+use super::policy::{LookedUp, Policy};
+use super::request::{BindingFilter, ReceivedRequest};
 use super::target::{Forwarded, Target};
 use super::uris::request_uri;
 use super::{Proxy, Refusal, Stack, alias};
@@ -112,15 +112,15 @@ fn user_here(
 /// The targets of a call for a user without a registered phone.
 ///
 /// # Errors
-/// 480 if there are none.
+/// 480 if there are none. It has a Warning if the caller is known, and a `sips:` request has found `sip:` contacts.
 pub(super) fn not_registered(
     asked: &ReceivedRequest<'_, '_>,
     aor: &Aor,
-    called: &[u8],
+    wanted: &BindingFilter<'_>,
     policy: &mut dyn Policy,
 ) -> Result<Vec<Target>, Refusal> {
     let is_gruu =
-        matches!(Uri::parse(called), Ok(Uri::Sip(uri)) if uri.params.get(b"gr").is_some());
+        matches!(Uri::parse(wanted.uri), Ok(Uri::Sip(uri)) if uri.params.get(b"gr").is_some());
     let is_call = asked.message.method() == Some(Method::Invite) && !is_gruu;
     let call = (asked.message, asked.from);
     let targets = match is_call {
@@ -128,9 +128,27 @@ pub(super) fn not_registered(
         false => Vec::new(),
     };
     match targets.is_empty() {
+        // Others must not learn which addresses have phones.
+        true if wanted.is_known && lacks_sips(asked.now, aor, wanted.uri, policy) => Err(NO_SIPS),
         true => Err(Refusal::of(480, "")),
         false => Ok(targets),
     }
+}
+
+/// RFC 5630 §5.3: the request is for a SIPS URI, and the phones of the user have no SIPS contact.
+const NO_SIPS: Refusal = Refusal {
+    lines: b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n",
+    ..Refusal::of(480, "")
+};
+
+/// Whether phones are registered, all without a SIPS contact, and the request is for a SIPS URI.
+fn lacks_sips(now: Now, aor: &Aor, called: &[u8], policy: &mut dyn Policy) -> bool {
+    let bindings = match policy.find(now, aor) {
+        LookedUp::Known(bindings) if starts_with_sips(called) => bindings,
+        _ => return false,
+    };
+    let mut alive = bindings.iter().filter(|it| !it.is_expired(now.mono));
+    alive.clone().next().is_some() && alive.all(|it| !starts_with_sips(it.uri()))
 }
 
 /// RFC 5806 §4: a gateway or a voicemail server sees whom the caller has called, and why the call goes on.

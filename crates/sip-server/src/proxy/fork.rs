@@ -3,8 +3,11 @@
 
 use std::collections::VecDeque;
 
-use sip::Mono;
 use sip::dispatch::{DispatchError, Failure};
+use sip::engine::MAX_REASON_BYTES;
+use sip::header::HeaderKind;
+use sip::routing::TargetError;
+use sip::{Message, Mono};
 
 use super::calls::note_attempt;
 use super::config::Forking;
@@ -41,7 +44,8 @@ const fn code_of(error: &CopyError, is_binding: bool) -> u16 {
         CopyError::FlowWithoutTls => 480,
         CopyError::NoMedia | CopyError::Dispatch(DispatchError::Full) => 503,
         // RFC 3261 §21.4.14.
-        CopyError::Dispatch(DispatchError::Target(_)) => 416,
+        CopyError::Dispatch(DispatchError::Target(TargetError::Scheme)) => 416,
+        CopyError::Dispatch(DispatchError::Target(_)) => 400,
     }
 }
 
@@ -245,7 +249,17 @@ impl Proxy {
                     trunk::not_sent(stack, context, &hop);
                 }
                 let is_binding = target.is_binding && !context.is_from_node;
-                context.best.add_own(code_of(&error, is_binding));
+                let is_untried = matches!(error, CopyError::Dispatch(DispatchError::Target(_)));
+                if !is_untried || !self.leave_to_caller(key, number) {
+                    let context = self.contexts.get(key)?;
+                    // The caller has not written the contact of the phone.
+                    let code = match is_untried && target.is_binding {
+                        true => 480,
+                        false => code_of(&error, is_binding),
+                    };
+                    context.best.add_own(code);
+                }
+                let context = self.contexts.get(key)?;
                 note_attempt((now, stack), context, number, AttemptFailure::NotSent);
                 self.branch_media_ended(key, number);
                 let is_of_flow = matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);
@@ -316,14 +330,21 @@ impl Proxy {
         let until = context.and_then(|it| it.group_until.take_if(|until| *until <= now));
         if until.is_some() && !self.trunk_timeout(now, stack, key) {
             self.ring_time_expired(key);
-            self.cancel_branches(now, stack, key);
+            self.cancel_branches(now, stack, key, b"");
             // If only copies that wait for the media relay were left, no response ends the group.
             self.branch_ended(now, stack, key);
         }
     }
 
-    /// Cancels all branches that wait for a final response (RFC 3261 §16.10).
-    pub(super) fn cancel_branches(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+    /// Cancels all branches that wait for a final response (RFC 3261 §16.10). The CANCELs have these Reason header
+    /// lines.
+    pub(super) fn cancel_branches(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        reason: &[u8],
+    ) {
         self.give_up_offers(key);
         let Some(context) = self.contexts.get(key) else {
             return;
@@ -333,7 +354,28 @@ impl Proxy {
         }
         let pending = context.branches.iter().filter(|branch| !branch.is_done);
         for request in pending.filter_map(|branch| branch.request) {
-            stack.dispatcher.cancel(now, stack.engine, request);
+            let dispatcher = &mut stack.dispatcher;
+            dispatcher.cancel_with_reason(now, stack.engine, request, reason);
         }
+    }
+}
+
+/// The Reason header lines of a received CANCEL, for those that the proxy sends (RFC 3326 §2). A line that is too long
+/// is left out.
+pub(super) fn reason_of(cancel: &Message<'_>) -> Vec<u8> {
+    let mut lines = Vec::new();
+    for header in cancel.headers(HeaderKind::Reason) {
+        if lines.len() + header.line.len() <= MAX_REASON_BYTES {
+            lines.extend_from_slice(header.line);
+        }
+    }
+    lines
+}
+
+/// The Reason header line of the CANCELs that follow a final response with this code (RFC 3326 §3.1).
+pub(super) fn reason_for(code: u16) -> String {
+    match code {
+        200..=299 => "Reason: SIP ;cause=200 ;text=\"Call completed elsewhere\"\r\n".to_owned(),
+        code => format!("Reason: SIP ;cause={code}\r\n"),
     }
 }

@@ -2,12 +2,13 @@
 
 use sip::Message;
 use sip::header::{Contact, HeaderKind};
-use sip::uri::Uri;
+use sip::uri::{Uri, escape_user, starts_with_sips};
 
 use super::Refusal;
 use super::policy::Policy;
 use super::route::may_begin_dialog;
 use super::sender::Sender;
+use crate::MAX_AOR;
 
 /// RFC 3323 §4.1.1.3: the host of an anonymous From.
 const ANONYMOUS: &[u8] = b"anonymous.invalid";
@@ -113,24 +114,36 @@ pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Polic
     let Sender::User(user) = sender else {
         return changes;
     };
-    if let Some((_, uri)) = asserted(message, user, policy) {
-        for piece in [&b"P-Asserted-Identity: <"[..], uri, b">\r\n"] {
-            changes.lines.extend_from_slice(piece);
-        }
+    if let Some((aor, is_sips)) = asserted(message, user, policy) {
+        changes.lines.extend_from_slice(b"P-Asserted-Identity: <");
+        write_aor(&mut changes.lines, &aor, is_sips);
+        changes.lines.extend_from_slice(b">\r\n");
     }
     changes
 }
 
-/// The address of record by which this user has sent a request (RFC 3325 §6), and its URI.
-pub(super) fn asserted<'m>(
-    message: &Message<'m>,
+/// Writes an address of record as a URI. A parameter, a header or a password of a received URI is not part of it,
+/// because nobody has verified these.
+fn write_aor(lines: &mut Vec<u8>, aor: &crate::Aor, is_sips: bool) {
+    lines.extend_from_slice(if is_sips { b"sips:" } else { b"sip:" });
+    if let Some(user) = aor.user() {
+        let mut buffer = [0; 3 * MAX_AOR];
+        lines.extend_from_slice(escape_user(user, &mut buffer).unwrap_or_default());
+        lines.push(b'@');
+    }
+    lines.extend_from_slice(aor.domain());
+}
+
+/// The address of record by which this user has sent a request (RFC 3325 §6), and whether its URI is a SIPS URI.
+pub(super) fn asserted(
+    message: &Message<'_>,
     user: &[u8],
     policy: &dyn Policy,
-) -> Option<(crate::Aor, &'m [u8])> {
+) -> Option<(crate::Aor, bool)> {
     let mut kinds = [HeaderKind::PPreferredIdentity, HeaderKind::From].into_iter();
     kinds.find_map(|kind| {
         let aor = aor_in(message, kind, policy).filter(|aor| policy.owns(user, aor))?;
-        Some((aor, message.address(kind).ok()?.uri))
+        Some((aor, starts_with_sips(message.address(kind).ok()?.uri)))
     })
 }
 

@@ -42,6 +42,7 @@ mod policy;
 mod preview;
 mod proof;
 mod push;
+mod redirect;
 mod refusal;
 mod request;
 mod response;
@@ -477,7 +478,7 @@ impl Proxy {
     }
 
     /// A CANCEL has come for the INVITE with this mark, and was answered (RFC 3261 §16.10).
-    pub fn cancel(&mut self, now: Mono, stack: &mut Stack<'_>, mark: Mark) {
+    pub fn cancel(&mut self, now: Mono, stack: &mut Stack<'_>, mark: Mark, cancel: &Message<'_>) {
         let Some((key, _)) = ContextKey::of(mark) else {
             return;
         };
@@ -500,7 +501,7 @@ impl Proxy {
             context.best = Best::default();
             context.best.add_own(487);
         }
-        self.cancel_branches(now, stack, key);
+        self.cancel_branches(now, stack, key, &fork::reason_of(cancel));
         if waited {
             // If it waited for phones or for a media relay only, no branch ends.
             self.branch_ended(now, stack, key);

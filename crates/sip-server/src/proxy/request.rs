@@ -323,7 +323,7 @@ impl Proxy {
                 };
                 match self.bindings_of(asked.now, &aor, &wanted, policy)? {
                     Some(contacts) if contacts.is_empty() => {
-                        let targets = divert::not_registered(&asked, &aor, called, policy)?;
+                        let targets = divert::not_registered(&asked, &aor, &wanted, policy)?;
                         (targets.into(), Some(aor))
                     }
                     Some(contacts) => (contacts, Some(aor)),

@@ -1,26 +1,22 @@
 //! Responses (RFC 3261 §16.7), and failures without a response (§16.8, §16.9).
 
 use sip::build::{Edits, forward};
-use sip::dispatch::{AllowedDestination, Failure};
+use sip::dispatch::Failure;
 use sip::engine::{Mark, Reply, RequestError};
 use sip::flow::Flow;
-use sip::header::{Contact, HeaderKind};
-use sip::uri::starts_with_sips;
+use sip::header::HeaderKind;
 use sip::{Message, Mono, Now, Spans};
 
 use super::best::Best;
 use super::calls::note_attempt;
 use super::context::ContextKey;
-use super::copy::{write_list, written};
+use super::copy::written;
+use super::fork::reason_for;
 use super::identity;
 use super::media::ResponseMedia;
-use super::target::Target;
-use super::uris::{are_equal, request_uri};
+use super::redirect::is_untried;
 use super::{Proxy, Stack};
 use crate::calls::AttemptFailure;
-
-/// URIs of 3xx responses that are tried for one request.
-const MAX_REDIRECTED: usize = 16;
 
 /// Why a copy without a final response counts as failed; `None` if this server has cancelled it.
 fn attempt_failure(failure: &Failure, is_heard: bool) -> Option<AttemptFailure> {
@@ -146,7 +142,7 @@ impl Proxy {
             _ => {
                 self.keep(key, message, (drops_identity, None));
                 if code >= 600 {
-                    self.give_up_others(now.mono, stack, key);
+                    self.give_up_others(now.mono, stack, key, code);
                 }
                 self.branch_ended(now.mono, stack, key);
             }
@@ -178,21 +174,6 @@ impl Proxy {
                 record.rang(now);
             }
             self.forward_response(now, stack, key, message, (drops_identity, b""));
-        }
-    }
-
-    /// Adds the contacts of a 3xx to the targets, and keeps the response with the contacts that are left to the caller.
-    fn follow(
-        &mut self,
-        stack: &Stack<'_>,
-        key: ContextKey,
-        message: &Message<'_>,
-        drops_identity: bool,
-    ) {
-        match self.redirected(stack, key, message) {
-            RemainingContacts::All => self.keep(key, message, (drops_identity, None)),
-            RemainingContacts::Some(line) => self.keep(key, message, (drops_identity, Some(&line))),
-            RemainingContacts::None => {}
         }
     }
 
@@ -229,15 +210,21 @@ impl Proxy {
         }
         if !std::mem::replace(&mut context.is_answered, true) {
             context.best = Best::default();
-            self.give_up_others(now, stack, key);
+            self.give_up_others(now, stack, key, 200);
             if let Some(context) = self.contexts.get(key) {
                 context.drop_unused_aor();
             }
         }
     }
 
-    /// Nothing more is tried, and what rings is cancelled.
-    pub(super) fn give_up_others(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+    /// Nothing more is tried, and what rings is cancelled, because of a response with this code.
+    pub(super) fn give_up_others(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        code: u16,
+    ) {
         if let Some(context) = self.contexts.get(key) {
             context.is_ending = true;
             context.targets.clear();
@@ -249,7 +236,7 @@ impl Proxy {
             context.waking = None;
         }
         self.clear_timer(key);
-        self.cancel_branches(now, stack, key);
+        self.cancel_branches(now, stack, key, reason_for(code).as_bytes());
     }
 
     fn forward_response(
@@ -281,7 +268,7 @@ impl Proxy {
 
     /// Keeps a final response, if it is better than those so far. If there are `contacts`, this line replaces its
     /// Contact header fields.
-    fn keep(
+    pub(super) fn keep(
         &mut self,
         key: ContextKey,
         message: &Message<'_>,
@@ -297,9 +284,22 @@ impl Proxy {
         if !context.best.is_beaten_by(code) {
             return;
         }
-        let Some(mut scratch) = self.scratch.take() else {
-            return;
-        };
+        let bytes = self.final_response(message, (drops_identity, contacts));
+        if let (Some(context), Some(bytes)) = (self.contexts.get(key), bytes) {
+            context.best.code = code;
+            context.best.is_own = false;
+            context.best.bytes = bytes.into();
+        }
+    }
+
+    /// A final response as it is to be forwarded. If there are `contacts`, this line replaces its Contact header
+    /// fields.
+    pub(super) fn final_response(
+        &mut self,
+        message: &Message<'_>,
+        (drops_identity, contacts): (bool, Option<&[u8]>),
+    ) -> Option<Vec<u8>> {
+        let mut scratch = self.scratch.take()?;
         let mut drops = edits_of(drops_identity).drop_kinds.to_vec();
         drops.extend(contacts.map(|_| HeaderKind::Contact));
         let edits = Edits {
@@ -307,12 +307,9 @@ impl Proxy {
             drop_kinds: &drops,
             ..edits_of(drops_identity)
         };
-        if let Ok(bytes) = written(message, &edits, &mut scratch) {
-            context.best.code = code;
-            context.best.is_own = false;
-            context.best.bytes = bytes.into();
-        }
+        let bytes = written(message, &edits, &mut scratch);
         self.scratch = Some(scratch);
+        bytes.ok()
     }
 
     /// A branch has its final response: the next group is tried, or the best response is sent.
@@ -378,7 +375,7 @@ impl Proxy {
             return;
         };
         let (is_flow, is_token) = (branch.binding_flow.is_some(), branch.is_token);
-        let is_node = branch.is_node;
+        let (is_node, is_binding) = (branch.is_node, branch.is_binding);
         let is_ending = context.is_ending;
         match failure {
             // The flow has failed, and the server can't or may not connect to the Contact, such as a private address
@@ -399,13 +396,16 @@ impl Proxy {
             // The flow has failed, and the DNS says nothing about the Contact. The binding stays, for the next call may
             // reach it.
             Failure::NoDns | Failure::TooManyQueries if is_flow => 480,
+            // Nothing may be sent to the Contact or the Path of the callee. The caller has not written these.
+            Failure::Forbidden if is_binding => 480,
             // The node has failed, and no other node has its phones.
             Failure::TransportFailed | Failure::TimedOut if is_node && !is_ending => 480,
             // RFC 3261 §9.1: without a final response 64*T1 after the CANCEL, the INVITE counts as cancelled.
             Failure::TimedOut if is_ending => 487,
             failure => code_of(failure),
         };
-        if let Some(context) = self.contexts.get(key) {
+        let is_left = is_untried(failure) && self.leave_to_caller(key, number);
+        if let Some(context) = self.contexts.get(key).filter(|_| !is_left) {
             match failure {
                 Failure::Refused(RequestError::HeldBack) => context.best.add_throttled(),
                 _ => context.best.add_own(code),
@@ -447,62 +447,6 @@ impl Proxy {
             _ => context.best.add_own(480),
         }
         self.branch_ended(now.mono, stack, key);
-    }
-
-    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). These contacts are left to the caller:
-    ///
-    /// - contacts in a domain of this server, because another worker may have their bindings,
-    /// - contacts that were tried,
-    /// - contacts that are not SIPS, if the Request-URI was SIPS,
-    /// - contacts above [`MAX_REDIRECTED`].
-    fn redirected(
-        &mut self,
-        stack: &Stack<'_>,
-        key: ContextKey,
-        message: &Message<'_>,
-    ) -> RemainingContacts {
-        let Some(context) = self.contexts.get(key).filter(|it| !it.is_ending) else {
-            return RemainingContacts::All;
-        };
-        let Some(base) = &context.base else {
-            return RemainingContacts::All;
-        };
-        // A node, or this server itself, has passed the request on: the address of the caller is known there.
-        if base.is_node {
-            return RemainingContacts::All;
-        }
-        let reach = AllowedDestination::Near(base.from.flow.remote.ip());
-        let is_sips = is_for_sips(&base.bytes);
-        let before = context.redirects;
-        let mut left = Vec::new();
-        for contact in message.contacts().filter_map(Result::ok) {
-            let Contact::Addr(contact) = contact else {
-                continue;
-            };
-            let uri = request_uri(contact.uri);
-            let parsed = contact.parse_uri().ok();
-            let sip = parsed.as_ref().and_then(|uri| uri.as_sip());
-            let may_be_tried = sip.is_some_and(|sip| {
-                (sip.is_sips || !is_sips) && stack.policy.domain(sip.host).is_none()
-            });
-            let was_tried = || context.tried.iter().any(|tried| are_equal(tried, &uri));
-            if !may_be_tried || context.redirects >= MAX_REDIRECTED || was_tried() {
-                left.push(contact.bytes);
-                continue;
-            }
-            context.redirects += 1;
-            context.tried.push(uri.clone().into());
-            context.targets.push_back(Target::uri(&uri, reach));
-        }
-        match (context.redirects - before, left.is_empty()) {
-            (0, _) => RemainingContacts::All,
-            (_, true) => RemainingContacts::None,
-            (_, false) => {
-                let mut line = Vec::new();
-                write_list(&mut line, b"Contact: ", left.into_iter());
-                RemainingContacts::Some(line)
-            }
-        }
     }
 
     /// Sends the best response (§16.7 steps 6 to 9); the context ends with it.
@@ -584,21 +528,6 @@ impl Proxy {
     }
 }
 
-/// The contacts of a 3xx that are left to the caller.
-enum RemainingContacts {
-    All,
-    /// Some. This is their Contact line.
-    Some(Vec<u8>),
-    /// RFC 3261 §16.7 step 4: "the proxy SHOULD NOT add the resulting contactless response to the response context".
-    None,
-}
-
-/// Whether the Request-URI of a received request is a SIPS URI.
-fn is_for_sips(request: &[u8]) -> bool {
-    let space = request.iter().position(|byte| *byte == b' ');
-    space.is_some_and(|at| starts_with_sips(&request[at + 1..]))
-}
-
 /// What is changed of a response on its way back: without the topmost Via, which is this server's.
 fn edits_of(drops_identity: bool) -> Edits<'static> {
     Edits {
@@ -620,6 +549,8 @@ fn code_of(failure: &Failure) -> u16 {
         Failure::TimedOut => 408,
         Failure::Cancelled => 487,
         Failure::Refused(RequestError::Malformed) => 400,
+        // With the fields of this server, it is longer than the engine can send.
+        Failure::Refused(RequestError::TooLong) => 513,
         Failure::Refused(RequestError::Full | RequestError::Congested | RequestError::HeldBack) => {
             503
         }

@@ -13,7 +13,7 @@ use super::Refusal;
 use super::media::RelayedDialog;
 use super::nodes::AskedPhones;
 use super::policy::Routing;
-use super::token::{FromNode, Phone, RouteTokens, Signed, Token};
+use super::token::{FromNode, Phone, RouteTokens, Signed, Token, has_form_of_token};
 use super::uris;
 use crate::flow::{FlowAvailability, FlowId, Runs};
 
@@ -66,7 +66,7 @@ pub(super) struct Routed<'m> {
 enum RouteUri {
     /// Of another server.
     Foreign,
-    /// It names this server without a token: a route that the sender was configured with.
+    /// It names this server without a token: a route that the sender was configured with. It proves nothing.
     ThisServer,
     /// Written by this server.
     Signed(Signed),
@@ -113,17 +113,22 @@ pub(super) struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// What a URI is in a request with this Call-ID. A token that this server did not write gets 403 (RFC 5626 §5.3.1).
-    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<RouteUri, Refusal> {
+    /// What a URI is in a request. A token that this server did not write gets 403 (RFC 5626 §5.3.1). Outside of
+    /// dialogs, a user part that has not the form of a token is one that the sender was configured with
+    /// (RFC 3261 §16.4).
+    fn own(&self, uri: &[u8], message: &Message<'_>) -> Result<RouteUri, Refusal> {
         let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
             return Ok(RouteUri::Foreign);
         };
+        let call_id = message.call_id().unwrap_or_default();
+        let is_new = || message.to().is_ok_and(|to| to.tag.is_none());
         if let Some(signed) = uri.user.and_then(|user| self.tokens.read(user, call_id)) {
             return Ok(RouteUri::Signed(signed));
         }
         match (self.is_own_host(&uri), uri.user) {
             (false, _) => Ok(RouteUri::Foreign),
             (true, None) => Ok(RouteUri::ThisServer),
+            (true, Some(user)) if !has_form_of_token(user) && is_new() => Ok(RouteUri::ThisServer),
             // RFC 5626 §5.3.1: "if it is not valid, 403".
             (true, Some(_)) => Err(Refusal::of(403, "Forged Route")),
         }
@@ -173,10 +178,10 @@ impl Reader<'_> {
             }
             _ => false,
         };
-        let (removed, next_pass) = self.own_values(&routes, &mut signed, call_id)?;
+        let (removed, next_pass) = self.own_values(&routes, &mut signed, message)?;
         let last_route = routes.drain(..removed).next_back();
         if next_pass.is_some() || signed.iter().any(|it| matches!(it.token, Token::Node(_))) {
-            self.check_later_passes(&routes, &signed, call_id)?;
+            self.check_later_passes(&routes, &signed, message)?;
         }
         let flow = self.outgoing_flow(&signed, from);
         let last = signed.last().map(|signed| signed.token);
@@ -231,11 +236,11 @@ impl Reader<'_> {
         &self,
         routes: &[NameAddr<'_>],
         signed: &mut Vec<Signed>,
-        call_id: &[u8],
+        message: &Message<'_>,
     ) -> Result<(usize, Option<IpAddr>), Refusal> {
         let mut removed = 0;
         for route in routes {
-            match self.own(route.uri, call_id)? {
+            match self.own(route.uri, message)? {
                 RouteUri::Foreign => break,
                 RouteUri::ThisServer => {}
                 RouteUri::Signed(own) if is_of_next_node(signed, own) => break,
@@ -262,12 +267,12 @@ impl Reader<'_> {
         &self,
         left: &[NameAddr<'_>],
         removed: &[Signed],
-        call_id: &[u8],
+        message: &Message<'_>,
     ) -> Result<(), Refusal> {
         let (mut sessions, mut nodes) = (0, 0);
         let mut before = removed.to_vec();
         for route in left {
-            let own = match self.own(route.uri, call_id)? {
+            let own = match self.own(route.uri, message)? {
                 RouteUri::Foreign => break,
                 RouteUri::ThisServer => continue,
                 RouteUri::Signed(own) => own,

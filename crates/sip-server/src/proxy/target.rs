@@ -11,7 +11,7 @@ use sip::uri::{Uri, starts_with_sips};
 use super::config::Forking;
 use super::moved;
 use super::nodes::{AskedPhones, NodeHop, transport_of};
-use super::uris::request_uri;
+use super::uris::{as_sip, request_uri};
 use crate::AorKey;
 use crate::flow::{FlowAvailability, FlowId, Runs};
 use crate::location::Binding;
@@ -65,7 +65,8 @@ pub(super) struct Target {
     pub(super) only_by_flow: bool,
     /// The socket and the address of this server that its phone knows, if it is not reached by a flow.
     pub(super) from: Option<SendFrom>,
-    /// The flow of its registration: requests of the dialog may go to the address of that flow, too.
+    /// The flow of its registration, or of the first hop of its Path: requests of the dialog may go to the address of
+    /// that flow, too.
     pub(super) near: Option<FlowId>,
     /// The hash of what identifies its phone, if it is a binding ([`moved::hash_of`]).
     pub(super) phone: u64,
@@ -80,12 +81,16 @@ pub(super) struct Target {
     pub(super) others: Vec<Target>,
     /// The URI that says where its request goes, if that is not the Request-URI or a Route.
     pub(super) next_hop: Option<Box<[u8]>>,
+    /// Its request goes by TLS, although the Request-URI is a SIP URI.
+    pub(super) only_by_tls: bool,
     /// It is an address of a trunk, by a route.
     pub(super) hop: Option<Hop>,
     /// The credentials that answer a challenge of the trunk: a header line; empty if there was none.
     pub(super) credentials: Box<[u8]>,
     /// A call is forwarded there.
     pub(super) forwarded: Option<Box<Forwarded>>,
+    /// The number of the contact of a 3xx, if it is one.
+    pub(super) contact: Option<u8>,
     /// The header line Diversion, if a call goes on from another user; else empty.
     pub(super) diversion: Box<[u8]>,
 }
@@ -107,9 +112,11 @@ impl Target {
             is_node: false,
             others: Vec::new(),
             next_hop: None,
+            only_by_tls: false,
             hop: None,
             credentials: Box::default(),
             forwarded: None,
+            contact: None,
             diversion: Box::default(),
         }
     }
@@ -148,7 +155,7 @@ impl Target {
 
     /// Whether it is a binding of a phone that has registered by a flow.
     pub(super) const fn is_phone(&self) -> bool {
-        self.is_binding && !self.is_node && self.near.is_some()
+        self.is_binding && !self.is_node && self.path.is_empty() && self.near.is_some()
     }
 
     /// The same contact, reached by the Route of the request instead of the Path and the flow of the binding.
@@ -183,6 +190,16 @@ impl Target {
         })
     }
 
+    /// A binding for a request with a SIP URI. RFC 5630 §5.3: if the contact is a SIPS URI, the Request-URI is the SIP
+    /// URI, and the request goes by TLS.
+    fn for_sip_uri(mut self) -> Target {
+        if starts_with_sips(&self.uri) {
+            self.uri = as_sip(&self.uri).into();
+            self.only_by_tls = true;
+        }
+        self
+    }
+
     /// A binding; `None` if nothing can be sent to its contact any more.
     fn binding(binding: &Binding, runs: Runs, reach: AllowedDestination) -> Option<Target> {
         let flow = binding.flow();
@@ -194,6 +211,11 @@ impl Target {
             ..Target::uri(&request_uri(binding.uri()), reach)
         };
         let Some(flow) = flow else {
+            // The first hop of the Path may be where the REGISTER came from.
+            if let Some(source) = binding.source() {
+                target.reach = AllowedDestination::Near(source.flow.remote.ip());
+                target.near = Some(source);
+            }
             return Some(target);
         };
         target.reach = AllowedDestination::Near(flow.flow.remote.ip());
@@ -267,9 +289,7 @@ impl Selection {
         bindings: &[Binding],
         bounds: (Runs, AllowedDestination, usize),
     ) -> Vec<Target> {
-        let mut targets = of_bindings(now, bindings, self.wanted(), bounds);
-        targets.retain(|target| !self.only_sips || starts_with_sips(&target.uri));
-        targets
+        of_bindings(now, bindings, self, bounds)
     }
 
     /// The contacts among these bindings whose phones are to be woken: one for each token, the one that was refreshed
@@ -353,16 +373,17 @@ fn is_wanted(wanted: BindingSelector<'_>) -> impl Fn(&Binding) -> bool {
 
 /// Makes at most `most` targets of bindings. All contacts of one instance are one target and its `others`. They are
 /// tried one after the other; the contact that was refreshed last is the first (RFC 5626 §7, RFC 5627 §6.1).
-pub(super) fn of_bindings(
+fn of_bindings(
     now: Mono,
     bindings: &[Binding],
-    wanted: BindingSelector<'_>,
+    selection: &Selection,
     (runs, reach, most): (Runs, AllowedDestination, usize),
 ) -> Vec<Target> {
-    let is_wanted = is_wanted(wanted);
+    let is_wanted = is_wanted(selection.wanted());
+    let has_scheme = |it: &Binding| !selection.only_sips || starts_with_sips(it.uri());
     let mut alive: Vec<&Binding> = bindings
         .iter()
-        .filter(|binding| !binding.is_expired(now) && is_wanted(binding))
+        .filter(|it| !it.is_expired(now) && is_wanted(it) && has_scheme(it))
         .collect();
     // If one REGISTER has refreshed several contacts, the one with the highest q comes first.
     let q_of = |binding: &Binding| binding.q().unwrap_or(FULL_Q);
@@ -371,6 +392,10 @@ pub(super) fn of_bindings(
     for binding in alive {
         let Some(target) = Target::binding(binding, runs, reach) else {
             continue;
+        };
+        let target = match selection.only_sips {
+            true => target,
+            false => target.for_sip_uri(),
         };
         let mut others = targets.iter();
         let same = others.position(|(_, other)| have_same_instance(binding, other));

@@ -47,6 +47,22 @@ const SIGNED: usize = MAX_SAID + MAC_LEN;
 /// Characters of the longest user part.
 pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
 
+/// Whether a user part may be a token, in Record-Route or in Path, of this server or of another one.
+pub(super) fn has_form_of_token(user: &[u8]) -> bool {
+    // A token of Path has a flow: at least 21 bytes.
+    const SHORTEST_PATH: usize = 21 + MAC_LEN;
+    let mut bytes = [0; MAX_USER];
+    let mut decoded = |digits| {
+        URL_SAFE_NO_PAD
+            .decode_slice(digits, &mut bytes)
+            .unwrap_or(0)
+    };
+    match user {
+        [MARK, digits @ ..] if decoded(digits) > MAC_LEN => true,
+        user => decoded(user) >= SHORTEST_PATH,
+    }
+}
+
 /// What the user part of a URI of this server says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {

@@ -389,7 +389,7 @@ impl Proxy {
         };
         if branch.is_heard {
             branch.is_unanswered = true;
-            self.cancel_branches(now, stack, key);
+            self.cancel_branches(now, stack, key, b"");
             return true;
         }
         branch.is_done = true;

@@ -71,6 +71,16 @@ pub(super) fn are_equal(one: &[u8], other: &[u8]) -> bool {
         }
 }
 
+/// Replaces the scheme `sips` with `sip`. Does not change other URIs.
+pub(super) fn as_sip(uri: &[u8]) -> Vec<u8> {
+    match uri.get(..5) {
+        Some(scheme) if scheme.eq_ignore_ascii_case(b"sips:") => {
+            [b"sip:", uri.get(5..).unwrap_or_default()].concat()
+        }
+        _ => uri.to_vec(),
+    }
+}
+
 /// Replaces the scheme `sip` with `sips`. Does not change other URIs.
 pub(super) fn as_sips(uri: &[u8]) -> Vec<u8> {
     match uri.get(..4) {
@@ -132,6 +142,8 @@ mod tests {
         assert_eq!(text(&as_sips(b"sip:h;lr")), "sips:h;lr");
         assert_eq!(text(&as_sips(b"sips:h;lr")), "sips:h;lr");
         assert_eq!(text(&as_sips(b"tel:1")), "tel:1");
+        assert_eq!(text(&as_sip(b"SIPS:h;lr")), "sip:h;lr");
+        assert_eq!(text(&as_sip(b"sip:h;lr")), "sip:h;lr");
         assert!(are_equal(b"sip:bob@H.example", b"sip:bob@h.example"));
         assert!(!are_equal(b"sip:bob@h.example", b"sip:Bob@h.example"));
         assert!(!are_equal(b"<", b">"));

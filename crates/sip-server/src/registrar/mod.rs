@@ -339,7 +339,7 @@ impl Registrar {
                 .cseq()
                 .map_err(|_| Refusal::bad("Malformed CSeq"))?
                 .number,
-            flow: (path.is_empty() && message.vias().count() == 1).then_some(request.flow),
+            flow: (!path.is_empty() || message.vias().count() == 1).then_some(request.flow),
             path: &path,
             agent: message
                 .header(HeaderKind::UserAgent)

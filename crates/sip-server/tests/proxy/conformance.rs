@@ -5,7 +5,9 @@ use sip_server::proxy::{Config, Forking};
 use sip_server::routes::{Forward, Forwards};
 
 use crate::network::Weather;
-use crate::node::{ALICE, PROXY, Script, UAC, UAS, address, answers, in_dialog, request, values};
+use crate::node::{
+    ALICE, HAS_TLS, PROXY, Script, UAC, UAS, address, answers, in_dialog, request, values,
+};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -145,6 +147,64 @@ fn a_sips_call_is_not_redirected_to_sip_rfc3261_16_7_4() {
 }
 
 #[test]
+fn a_sip_call_is_not_redirected_to_sips_rfc5630_5_3() {
+    let config = Config {
+        recurses: true,
+        ..Config::default()
+    };
+    let mut world = crate::node::with(&HAS_TLS, || with(config));
+    world.bind_bob(&[None]);
+    let contact = format!("<sips:bob@{}>", address(UAS + 1));
+    world.nodes[UAS].script.other = vec![(10, 302, format!("Contact: {contact}\r\n"))];
+    let text = request("MESSAGE", "sip:bob@example.com", 1, "");
+    assert_eq!(answer(&mut world, &text), "302 MESSAGE");
+    assert_eq!(values(world.last(UAC), "Contact"), [contact]);
+    assert!(world.heard(UAS + 1).is_empty());
+    world.nothing_is_left();
+}
+
+#[test]
+fn contacts_of_a_3xx_that_cannot_be_tried_are_left_to_the_caller() {
+    let forbidden = "<sip:bob@198.51.100.7>";
+    let unknown = "<sip:bob@198.51.100.8;transport=foo>";
+    let nowhere = "\"B, ob\" <sip:bob@nowhere.example>";
+    let mailto = "<mailto:bob@example.com>";
+    let tried = format!("<sip:bob@{}>", address(UAS + 1));
+    for (contacts, code, left) in [
+        (vec![forbidden], 302, vec![forbidden]),
+        (vec![unknown], 302, vec![unknown]),
+        (vec![nowhere], 302, vec![nowhere]),
+        (vec![&tried], 404, vec![]),
+        (
+            vec![forbidden, &tried, unknown],
+            302,
+            vec![unknown, forbidden],
+        ),
+        (vec![forbidden, mailto], 302, vec![mailto, forbidden]),
+    ] {
+        let mut world = with(Config {
+            recurses: true,
+            ..Config::default()
+        });
+        world.bind_bob(&[None]);
+        let lines = format!("Contact: {}\r\n", contacts.join(", "));
+        world.nodes[UAS].script.other = vec![(10, 302, lines)];
+        world.nodes[UAS + 1].script.other = vec![(10, 404, String::new())];
+        let text = request("MESSAGE", "sip:bob@example.com", 1, "");
+        assert_eq!(
+            answer(&mut world, &text),
+            format!("{code} MESSAGE"),
+            "{contacts:?}"
+        );
+        let is_tried = contacts.contains(&&tried[..]);
+        assert_eq!(world.heard(UAS + 1).is_empty(), !is_tried);
+        let found = values(world.last(UAC), "Contact").join(", ");
+        assert_eq!(found, left.join(", "));
+        world.nothing_is_left();
+    }
+}
+
+#[test]
 fn a_sips_request_goes_over_tls_for_every_route_rfc3261_16_6_7() {
     for (uri, is_sent) in [
         ("sip:carol@192.0.2.9", true),
@@ -184,6 +244,29 @@ fn a_sips_request_goes_by_no_flow_without_tls_rfc3261_16_6_7_rfc7118_9_2() {
         let wanted = format!("{code} MESSAGE");
         assert_eq!(answer(&mut world, &text), wanted, "{transport:?} {reg_id}");
         assert_eq!(world.heard(UAS).is_empty(), code != "200");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_sips_request_goes_to_the_sips_contacts_of_an_instance_alone_rfc5630_5_3() {
+    // The contact that was refreshed last is the first one.
+    for (newest, code) in [("sip", "200"), ("sips", "480")] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        let mut secure = contact(0, 0, if newest == "sip" { 1 } else { 9 });
+        secure.uri = "sips:bob@192.0.2.9".to_owned();
+        if newest == "sip" {
+            secure.flow = Some(world.phone_connects_by(Transport::Tls, UAS));
+        }
+        world.policy().bind("bob", &secure);
+        world.policy().bind("bob", &contact(1, 0, 5));
+        let text = request("MESSAGE", "sips:bob@example.com", 1, "");
+        let heard = answer(&mut world, &text);
+        let is_sent = world.heard(UAS) == ["MESSAGE"];
+        assert_eq!(is_sent, newest == "sip", "{heard}");
+        assert_eq!(heard.starts_with(code), is_sent, "{heard}");
+        assert!(world.heard(UAS + 1).is_empty(), "{newest}");
         world.nothing_is_left();
     }
 }
@@ -498,5 +581,43 @@ fn without_record_route_it_is_still_there_where_gruus_need_it_rfc5627_6_2() {
             count,
             "{extra} {own} {path}"
         );
+    }
+}
+
+#[test]
+fn a_sips_request_for_a_phone_without_sips_gets_a_warning_rfc5630_5_3() {
+    // A stranger does not learn whether there is a phone.
+    for (is_known, contact, has_warning) in [
+        (true, Some("sip:bob@192.0.2.3"), true),
+        (true, Some("SIPS:bob@192.0.2.3"), false),
+        (true, None, false),
+        (false, Some("sip:bob@192.0.2.3"), false),
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        if !is_known {
+            world.policy().trunks.clear();
+            world.policy().inbound = sip_server::proxy::Inbound::Anyone;
+        }
+        world.policy().user("bob");
+        if let Some(contact) = contact {
+            world.policy().bind("bob", &Contact::at(contact));
+        }
+        let text = request("MESSAGE", "sips:bob@example.com", 1, "");
+        let text = text.replace("From: <sip:alice@example.com>", "From: <sip:a@b.example>");
+        let heard = answer(&mut world, &text);
+        let warning = values(world.last(UAC), "Warning");
+        assert_eq!(
+            !warning.is_empty(),
+            has_warning,
+            "{contact:?} {is_known} {heard}"
+        );
+        if has_warning {
+            assert_eq!(
+                (&heard[..], &warning[..]),
+                ("480 MESSAGE", &["380 hairpin \"SIPS Not Allowed\""][..])
+            );
+        }
+        world.nothing_is_left();
     }
 }

@@ -448,3 +448,73 @@ fn a_contact_with_ob_is_reached_by_its_flow_within_the_dialog_rfc5626_5_3_2() {
         assert_eq!(world.heard(UAS).last(), Some(&"200 BYE"));
     }
 }
+
+#[test]
+fn a_route_of_this_server_with_another_user_part_is_removed_outside_of_dialogs_rfc3261_16_4() {
+    for (user, to_tag, code) in [
+        ("orig", false, "200"),
+        ("orig", true, "403"),
+        // It has the form of a token of Path.
+        (&"A".repeat(40)[..], false, "403"),
+        // It has the form of a token of a dialog.
+        (&format!("d{}", "A".repeat(20)), false, "403"),
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[None]);
+        let route = format!("Route: <sip:{user}@{};lr>\r\n", address(PROXY));
+        let mut text = request("MESSAGE", "sip:bob@example.com", 1, &route);
+        if to_tag {
+            text = text.replace(
+                "To: <sip:bob@example.com>",
+                "To: <sip:bob@example.com>;tag=x",
+            );
+        }
+        world.send(UAC, Transport::Udp, &text);
+        world.run_until(1_000);
+        assert_eq!(
+            world.heard(UAC),
+            [format!("{code} MESSAGE")],
+            "{user} {to_tag}"
+        );
+        if code == "200" {
+            assert!(value(world.last(UAS), "Route").is_none());
+        }
+        world.nothing_is_left();
+    }
+    // It gives no rights: a stranger must authenticate, and cannot send elsewhere.
+    let mut world = World::new();
+    let route = format!("Route: <sip:orig@{};lr>\r\n", address(PROXY));
+    let text = request("MESSAGE", "sip:carol@192.0.2.3", 1, &route);
+    world.send(UAC, Transport::Udp, &text);
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAC), ["407 MESSAGE"]);
+    assert!(world.heard(UAS).is_empty());
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_path_may_lead_to_where_the_register_came_from_rfc3327_5_2() {
+    // The first hop of the Path, the source of the REGISTER, and whether the proxy calls the phone.
+    for (hop, source, is_sent) in [(UAS, UAS, true), (UAS, UAS + 1, false)] {
+        let mut world = with(&IS_CLOSED, World::new);
+        world.bind_bob(&[]);
+        let mut bound = Contact::at("sip:bob@10.1.1.1");
+        bound.path = format!("<sip:{};lr>", address(hop));
+        bound.flow = Some(World::datagrams_of(source));
+        world.policy().bind("bob", &bound);
+        world.nodes[UAS].script = answers(&[(50, 200)]);
+        world.invite();
+        world.run_until(2_000);
+        let code = if is_sent { 200 } else { 480 };
+        assert_eq!(world.heard(UAC).last(), Some(&&*format!("{code} INVITE")));
+        assert_eq!(world.heard(UAS).is_empty(), !is_sent);
+        if is_sent {
+            // Requests of the dialog reach the same hop.
+            assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+            world.in_dialog(UAC, "BYE");
+            world.run_until(3_000);
+            assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
+        }
+        world.nothing_is_left();
+    }
+}

@@ -6,7 +6,7 @@ use sip::flow::Transport;
 use sip_server::proxy::{Config, Forking};
 
 use crate::network::Weather;
-use crate::node::{Script, UAC, UAS, address, answers, in_dialog, request, value, values};
+use crate::node::{PROXY, Script, UAC, UAS, address, answers, in_dialog, request, value, values};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -398,6 +398,61 @@ fn flows_of_one_instance_are_tried_one_at_a_time_rfc5626_7() {
         let left = world.policy().user("bob");
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].flow(), Some(alive));
+        world.nothing_is_left();
+    }
+}
+
+/// The Reason fields of the CANCEL that the proxy has sent to a node.
+fn reasons(world: &World, node: usize) -> Vec<&str> {
+    let mut sent = world.nodes[PROXY].sent.iter();
+    let cancel = sent.find(|(_, to, text)| *to == node && text.starts_with("CANCEL "));
+    values(&cancel.unwrap().2, "Reason")
+}
+
+#[test]
+fn phones_are_told_why_they_stop_ringing_rfc3326_3_1() {
+    for (code, wanted) in [
+        (200, "SIP ;cause=200 ;text=\"Call completed elsewhere\""),
+        (603, "SIP ;cause=603"),
+    ] {
+        // The second phone has sent no response yet when the third one answers.
+        let mut world = forked(
+            Forking::Parallel,
+            &[
+                (None, &[(50, 180), (60_000, 200)]),
+                (None, &[(900, 180), (60_000, 200)]),
+                (None, &[(100, code)]),
+            ],
+        );
+        world.invite();
+        world.run_until(5_000);
+        assert_eq!(reasons(&world, UAS), [wanted]);
+        assert_eq!(reasons(&world, UAS + 1), [wanted]);
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn the_reason_of_a_cancel_goes_to_every_phone_rfc3326_2() {
+    let lines = "Reason: Q.850 ;cause=16\r\nReason: SIP ;cause=200 ;text=\"Taken\"\r\n";
+    for (lines, wanted) in [
+        (
+            lines,
+            &["Q.850 ;cause=16", "SIP ;cause=200 ;text=\"Taken\""][..],
+        ),
+        ("", &[]),
+    ] {
+        let mut world = forked(
+            Forking::Parallel,
+            &[(None, &[(50, 180), (60_000, 200)]), (None, &[(50, 180)])],
+        );
+        let key = world.invite();
+        world.run_until(500);
+        world.cancel_with_reason(key, lines);
+        world.run_until(5_000);
+        assert_eq!(reasons(&world, UAS), wanted);
+        assert_eq!(reasons(&world, UAS + 1), wanted);
+        assert_eq!(world.heard(UAC).last(), Some(&"487 INVITE"));
         world.nothing_is_left();
     }
 }

@@ -59,11 +59,11 @@ fn identity_asserted_by_a_trunk_stays() {
 #[test]
 fn a_preferred_identity_is_a_hint_and_is_removed_rfc3325_6() {
     let mut world = bob();
-    let prefers = format!("{ALICE}P-Preferred-Identity: \"Al\" <sip:alice@example.com;x=1>\r\n");
+    let prefers = format!("{ALICE}P-Preferred-Identity: \"Al\" <sips:alice@example.com;x=1>\r\n");
     let got = forwarded(&mut world, "sip:bob@example.com", &prefers);
     assert_eq!(
         values(&got, "P-Asserted-Identity"),
-        ["<sip:alice@example.com;x=1>"]
+        ["<sips:alice@example.com>"]
     );
     assert!(value(&got, "P-Preferred-Identity").is_none());
     let mut world = bob();
@@ -125,4 +125,27 @@ fn credentials_for_other_proxies_go_on_rfc3261_22_3() {
         values(&got, "Proxy-Authorization"),
         [&other["Proxy-Authorization: ".len()..]]
     );
+}
+
+#[test]
+fn the_asserted_identity_is_the_address_of_record_alone_rfc3325_5() {
+    for (from, wanted) in [
+        ("sip:alice@example.com", "<sip:alice@example.com>"),
+        ("sips:alice@example.com", "<sips:alice@example.com>"),
+        (
+            "sip:%61lice:secret@EXAMPLE.com:5060;user=phone;x=y?Subject=z",
+            "<sip:alice@example.com>",
+        ),
+    ] {
+        let mut world = bob();
+        let text = request("MESSAGE", "sip:bob@example.com", 1, ALICE);
+        let text = text.replace("From: <sip:alice@example.com>", &format!("From: <{from}>"));
+        world.send(UAC, Transport::Udp, &text);
+        world.run_until(500);
+        assert_eq!(
+            values(world.last(UAS), "P-Asserted-Identity"),
+            [wanted],
+            "{from}"
+        );
+    }
 }

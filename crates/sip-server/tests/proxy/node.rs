@@ -339,9 +339,11 @@ impl Node {
                 Handled::Yes
             }
             Received::Cancel {
-                mark: Some(mark), ..
+                mark: Some(mark),
+                message,
+                ..
             } => {
-                proxy.cancel(now.mono, &mut stack, mark);
+                proxy.cancel(now.mono, &mut stack, mark, &message);
                 Handled::Yes
             }
             Received::Response { message, .. } => {

@@ -335,3 +335,61 @@ fn a_full_proxy_says_503() {
     assert_eq!(value(world.last(UAC), "Retry-After"), Some("1"));
     assert_eq!(world.heard(PROXY), ["NoRoom"]);
 }
+
+#[test]
+fn a_target_that_is_malformed_gets_400_and_a_contact_that_is_no_target_480() {
+    let label = format!("sip:z@{}.example", "a".repeat(300));
+    for (uri, code) in [
+        ("sip:z@192.0.2.3;transport=foo", 400),
+        ("sip:z@a..b", 400),
+        (&label, 400),
+        ("mailto:z@192.0.2.3", 416),
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        world.policy().trunks.clear();
+        let heard = answer(&mut world, &request("MESSAGE", uri, 1, ALICE));
+        assert_eq!(heard, format!("{code} MESSAGE"), "{uri}");
+        world.nothing_is_left();
+    }
+    for contact in [
+        "tel:+123",
+        "sip:bob@192.0.2.3;transport=foo",
+        "sip:bob@198.51.100.7",
+        "sip:bob@192.0.2.3;maddr=198.51.100.7",
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        world.policy().bind("bob", &Contact::at(contact));
+        world.invite();
+        world.run_until(1_000);
+        assert_eq!(world.heard(UAC).last(), Some(&"480 INVITE"), "{contact}");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_request_that_is_too_long_with_the_fields_of_this_server_gets_513() {
+    let mut world = World::new();
+    world.bind_bob(&[]);
+    let uri = format!("sip:bob@{};transport=tcp", address(UAS));
+    world.policy().bind("bob", &Contact::at(&uri));
+    for (padding, code) in [(65_000, 200), (65_200, 513)] {
+        let lines = format!("X: {}\r\n", "x".repeat(padding - 60_000));
+        let text = request("MESSAGE", "sip:bob@example.com", padding as u32, &lines);
+        let text = text.replace("Content-Length: 0\r\n\r\n", "Content-Length: 60000\r\n\r\n");
+        world.send(
+            UAC,
+            Transport::Tcp,
+            &format!("{text}{}", "y".repeat(60_000)),
+        );
+        let until = world.ms() + 1_000;
+        world.run_until(until);
+        assert_eq!(
+            world.heard(UAC).last(),
+            Some(&&*format!("{code} MESSAGE")),
+            "{padding}"
+        );
+    }
+    world.nothing_is_left();
+}

@@ -136,8 +136,13 @@ impl World {
     }
 
     pub(crate) fn cancel(&mut self, key: ClientKey) {
+        self.cancel_with_reason(key, "");
+    }
+
+    pub(crate) fn cancel_with_reason(&mut self, key: ClientKey, reason: &str) {
         let now = self.now;
-        self.nodes[UAC].engine.cancel(now, key);
+        let engine = &mut self.nodes[UAC].engine;
+        engine.cancel_with_reason(now, key, reason.as_bytes());
         self.drain();
     }
 

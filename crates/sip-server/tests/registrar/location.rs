@@ -103,7 +103,8 @@ fn a_binding_has_all_that_it_was_made_of() {
         assert_eq!(binding.params(), new.params);
         assert_eq!(binding.instance(), new.instance);
         assert_eq!((binding.call_id(), binding.cseq()), (new.call_id, new.cseq));
-        assert_eq!((binding.path(), binding.flow()), (new.path, new.flow));
+        assert_eq!((binding.path(), binding.source()), (new.path, new.flow));
+        assert_eq!(binding.flow(), None, "the flow is that of the Path");
         assert_eq!((binding.q(), binding.reg_id()), (Some(1000), 7));
         assert_eq!(binding.agent(), new.agent);
         assert_eq!(binding.gruu(), u64::MAX);

@@ -19,6 +19,9 @@ fn the_path_is_stored_in_its_order_and_copied_to_the_answer_rfc3327_5_3() {
     );
     assert_eq!((reply.code, reply.values("Path")), (200, vec![VECTOR]));
     assert_eq!(world.bindings()[0].path(), VECTOR.as_bytes());
+    // The proxy may send requests to the first hop if the REGISTER came from there.
+    assert!(world.bindings()[0].source().is_some());
+    assert!(world.bindings()[0].flow().is_none());
     // A refresh by another way has another path.
     world.register("a", 2, "Contact: <sip:a@h>");
     assert_eq!(world.bindings()[0].path(), b"");

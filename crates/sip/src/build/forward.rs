@@ -223,8 +223,23 @@ impl<'a> Work<'a> {
             self.out.push(new)?;
             self.copied = at + uri.len();
         }
+        self.version()?;
         self.keep_to(fields_at)?;
         self.out.push(edits.on_top)
+    }
+
+    /// Writes the version of the start line in upper case (RFC 3261 §7.1).
+    fn version(&mut self) -> Result<(), BuildError> {
+        const VERSION: &[u8] = b"SIP/2.0";
+        let at = match self.message.start_line() {
+            StartLine::Request { uri, .. } => self.offset(uri) + uri.len() + 1,
+            StartLine::Response { .. } => 0,
+        };
+        let bytes = self.message.as_bytes();
+        match bytes.get(at..at + VERSION.len()) {
+            Some(version) if version != VERSION => self.replace_slice(version, VERSION),
+            _ => Ok(()),
+        }
     }
 
     fn offset(&self, inner: &[u8]) -> usize {

@@ -173,6 +173,17 @@ impl Dispatcher {
     /// An INVITE is not wanted any more: the server that it is with gets a CANCEL as soon as it may (RFC 3261 §9.1).
     /// One that has not been sent fails.
     pub fn cancel(&mut self, now: Mono, engine: &mut Engine, key: RequestKey) {
+        self.cancel_with_reason(now, engine, key, b"");
+    }
+
+    /// As [`Dispatcher::cancel`]. The CANCEL has these Reason header lines: see [`Engine::cancel_with_reason`].
+    pub fn cancel_with_reason(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        key: RequestKey,
+        reason: &[u8],
+    ) {
         let Some(request) = self.requests.get(key.slot, key.generation) else {
             return;
         };
@@ -181,7 +192,7 @@ impl Dispatcher {
                 // Nobody else is to be asked.
                 request.stop_failover();
                 request.is_cancelled = true;
-                engine.cancel(now, client);
+                engine.cancel_with_reason(now, client, reason);
             }
             None => self.fail(key, Failure::Cancelled),
         }

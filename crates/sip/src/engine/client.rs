@@ -9,6 +9,7 @@ use super::output::{ClientFailure, Event, Mark, Origin, SendTo};
 use super::server::release;
 use super::{Engine, store};
 use crate::branch::{Branch, LoopCheck};
+use crate::build::BuildError;
 use crate::congestion::Class;
 use crate::flow::{ConnectionKey, Destination, Transport};
 use crate::message::Message;
@@ -162,9 +163,13 @@ impl Engine {
         let oc = self.config.overload_offer();
         let branch = (&branch, out.loop_check);
         let built = compose::request(&mut self.scratch, out.pieces, &signature, branch, oc);
-        let length = built.map_err(|_| RequestError::Malformed)?.len();
+        let length = match built {
+            Ok(built) => built.len(),
+            Err(BuildError::NoRoom) => return Err(RequestError::TooLong),
+            Err(_) => return Err(RequestError::Malformed),
+        };
         if length > store::MAX_MESSAGE_BYTES {
-            return Err(RequestError::Malformed);
+            return Err(RequestError::TooLong);
         }
         Ok(length)
     }
@@ -172,6 +177,12 @@ impl Engine {
     /// The TU cancels an INVITE (RFC 3261 §9.1). The engine sends the CANCEL after a provisional response, and absorbs
     /// its responses. Without effect once there is a final response.
     pub fn cancel(&mut self, now: Mono, key: ClientKey) {
+        self.cancel_with_reason(now, key, b"");
+    }
+
+    /// As [`Engine::cancel`]. The CANCEL has these Reason header lines (RFC 3326 §2), at most [`MAX_REASON_BYTES`] of
+    /// them. It has none if too many CANCELs wait for a provisional response.
+    pub fn cancel_with_reason(&mut self, now: Mono, key: ClientKey, reason: &[u8]) {
         let timers = self.config.timers;
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return;
@@ -182,7 +193,15 @@ impl Engine {
             return self.abandon_unsent(now, key);
         }
         if let Machine::Invite(machine) = &mut client.machine {
+            let waited = machine.waits_to_cancel();
             let step = machine.cancel(now, &timers);
+            let begins_to_wait = !waited && machine.waits_to_cancel();
+            let is_kept = begins_to_wait && self.reasons.len() < MAX_REASONS;
+            if (is_kept || step.send == Some(Sending::Cancel))
+                && (1..=MAX_REASON_BYTES).contains(&reason.len())
+            {
+                self.reasons.insert(key.slot, reason.into());
+            }
             self.carry_out_client(now, key, step, None, false);
         }
     }
@@ -472,6 +491,9 @@ impl Engine {
             return;
         };
         self.clients.wheel.remove(key.slot);
+        if !self.reasons.is_empty() {
+            self.reasons.remove(&key.slot);
+        }
         release(&mut self.store, &mut client.message);
         if let Some(connection) = client.connection.filter(|_| client.is_counted) {
             self.leave_connection(now, (client.older, client.newer), connection);
@@ -490,6 +512,11 @@ impl Engine {
         }
     }
 }
+
+/// The maximum length of the Reason header lines of a CANCEL.
+pub const MAX_REASON_BYTES: usize = 256;
+/// How many CANCELs may wait for a provisional response with their Reason: 256 kB of them.
+const MAX_REASONS: usize = 1024;
 
 /// About what our Via takes.
 const VIA_LEN: usize = 110;

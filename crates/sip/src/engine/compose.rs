@@ -157,23 +157,24 @@ pub(super) fn ack<'b>(
     invite: &Message<'_>,
     response: &Message<'_>,
 ) -> Result<&'b [u8], BuildError> {
-    hop_by_hop(buffer, invite, response, Method::Ack)
+    hop_by_hop(buffer, invite, response, (Method::Ack, b""))
 }
 
-/// The CANCEL for an INVITE (RFC 3261 §9.1).
+/// The CANCEL for an INVITE (RFC 3261 §9.1), with these Reason header lines.
 pub(super) fn cancel<'b>(
     buffer: &'b mut [u8],
     invite: &Message<'_>,
+    reason: &[u8],
 ) -> Result<&'b [u8], BuildError> {
-    hop_by_hop(buffer, invite, invite, Method::Cancel)
+    hop_by_hop(buffer, invite, invite, (Method::Cancel, reason))
 }
 
-/// The INVITE's Request-URI, topmost Via, Route, From, Call-ID and CSeq number, and To of `to_of`.
+/// The INVITE's Request-URI, topmost Via, Route, From, Call-ID and CSeq number, and To of `to_of`; then these lines.
 fn hop_by_hop<'b>(
     buffer: &'b mut [u8],
     invite: &Message<'_>,
     to_of: &Message<'_>,
-    method: Method<'_>,
+    (method, lines): (Method<'_>, &[u8]),
 ) -> Result<&'b [u8], BuildError> {
     let uri = invite.request_uri().ok_or(BuildError::Malformed)?;
     let via = invite.via().map_err(|_| BuildError::Malformed)?;
@@ -198,6 +199,7 @@ fn hop_by_hop<'b>(
         Part::Bytes(method.as_bytes()),
     ];
     builder.header_of(HeaderKind::CSeq, &number);
+    builder.raw(lines);
     builder.finish()
 }
 

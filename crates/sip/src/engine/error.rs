@@ -53,9 +53,12 @@ pub enum RequestError {
     /// The listener has no sent-by for the transport.
     #[error("no sent-by is configured for this listener and transport")]
     NoSentBy,
-    /// It is no request, or too long.
-    #[error("the message is no request, or too long")]
+    /// It is no request.
+    #[error("the message is no request")]
     Malformed,
+    /// With our Via, it is longer than the engine can keep: answer with 513.
+    #[error("the message is too long")]
+    TooLong,
     /// The connection named is not open.
     #[error("the connection is not open")]
     NoConnection,

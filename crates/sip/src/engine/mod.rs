@@ -77,7 +77,7 @@ mod transaction_quota;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +99,7 @@ use output::Outputs;
 use servers::Servers;
 use store::Store;
 
-pub use client::Outgoing;
+pub use client::{MAX_REASON_BYTES, Outgoing};
 pub use config::Config;
 pub use error::{AcceptError, DropReason, RequestError, RespondError};
 pub use key::{ClientKey, ConnectKey, ServerKey, TransactionId};
@@ -119,6 +119,8 @@ pub struct Engine {
     matcher: Matcher,
     servers: Servers,
     clients: Clients,
+    /// The Reason lines of CANCELs that wait for a provisional response, by the slot of their INVITE.
+    reasons: BTreeMap<u32, Box<[u8]>>,
     connections: Connections,
     store: Store,
     outputs: Outputs,
@@ -160,6 +162,7 @@ impl Engine {
             matcher: Matcher::new(key),
             servers: Servers::new(own),
             clients: Clients::new(),
+            reasons: BTreeMap::new(),
             connections: Connections::new(own),
             store: Store::new(),
             outputs: Outputs::default(),

@@ -145,6 +145,7 @@ impl Engine {
     /// Makes the CANCEL of an INVITE and its transaction (RFC 3261 §9.1): same destination, same branch.
     pub(super) fn send_cancel(&mut self, now: Mono, key: ClientKey) {
         let timers = self.config.timers;
+        let reason = self.reasons.remove(&key.slot).unwrap_or_default();
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return;
         };
@@ -152,7 +153,7 @@ impl Engine {
         let Ok(invite) = parse_stored(self.store.get(cell), &mut self.spans) else {
             return;
         };
-        let Ok(cancel) = compose::cancel(&mut self.scratch, &invite) else {
+        let Ok(cancel) = compose::cancel(&mut self.scratch, &invite, &reason) else {
             return;
         };
         let (to, connection, is_named) = (client.to.clone(), client.connection, client.is_named);

@@ -119,6 +119,11 @@ impl InviteClient {
         }
     }
 
+    /// Whether its CANCEL waits for a provisional response.
+    pub(crate) fn waits_to_cancel(&self) -> bool {
+        self.cancel == Cancel::Wanted
+    }
+
     /// RFC 3261 §9.1: without a final response in 64*T1 the transaction is given up.
     fn cancelled(&mut self, now: Mono, timers: &Timers) {
         self.cancel = Cancel::Sent;

@@ -162,6 +162,35 @@ fn a_cancel_before_any_response_waits_for_the_first_one() {
 }
 
 #[test]
+fn a_cancel_has_its_reason_also_after_it_has_waited_rfc3326_2() {
+    let most = format!("Reason: SIP ;cause=200 ;text=\"{}\"\r\n", "x".repeat(223));
+    assert_eq!(most.len(), hairpin_sip::engine::MAX_REASON_BYTES);
+    for (at, reason, is_sent) in [
+        (50, "Reason: Q.850 ;cause=16\r\n", true),
+        (450, "Reason: Q.850 ;cause=16\r\n", true),
+        (50, &most[..], true),
+        (50, &most.replace('x', "xx"), false),
+        (450, &most.replace('x', "xx"), false),
+        (450, "", false),
+    ] {
+        let mut world = world(&[(400, 180), (60_000, 200)]);
+        let key = world.send(Transport::Udp, &request("INVITE", 1, ""));
+        world.run_until(at);
+        world.cancel_with_reason(key, reason);
+        // Only the first one counts.
+        world.cancel_with_reason(key, "Reason: SIP ;cause=999\r\n");
+        // The 100 comes at 220 ms.
+        world.run_until(at.max(225));
+        let cancel = text(&world.uac().last);
+        assert!(cancel.starts_with("CANCEL "), "{cancel}");
+        assert_eq!(cancel.contains("\r\nReason: "), is_sent, "{cancel}");
+        assert!(!is_sent || cancel.contains(reason), "{cancel}");
+        assert!(!cancel.contains("=999"), "{cancel}");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
 fn a_cancel_and_its_invite_have_one_branch_and_one_to_tag() {
     let mut world = world(&[(50, 180), (60_000, 200)]);
     let key = world.send(

@@ -301,8 +301,13 @@ impl World {
     }
 
     pub(crate) fn cancel(&mut self, key: ClientKey) {
+        self.cancel_with_reason(key, "");
+    }
+
+    pub(crate) fn cancel_with_reason(&mut self, key: ClientKey, reason: &str) {
         let now = self.now;
-        self.uac().engine.cancel(now, key);
+        let engine = &mut self.uac().engine;
+        engine.cancel_with_reason(now, key, reason.as_bytes());
         self.drain();
     }
 

@@ -426,12 +426,12 @@ impl TransactionUser for WorkerTu {
         &mut self,
         transactions: &mut Transactions<'_>,
         (invite, mark): (ServerKey, Option<Mark>),
-        _cancel: &Message<'_>,
+        cancel: &Message<'_>,
     ) {
         let now = transactions.now.mono;
         match mark.filter(|mark| Proxy::owns(*mark)) {
             Some(mark) => drop(self.with_proxy(transactions, None, |proxy, stack| {
-                proxy.cancel(now, stack, mark);
+                proxy.cancel(now, stack, mark, cancel);
             })),
             None => self.uas.cancel(transactions, invite),
         }

@@ -176,7 +176,7 @@ impl Proxy {
             branch.is_done = false;
         }
         if context.is_invite && !context.is_answered {
-            self.give_up_others(now.mono, stack, key);
+            self.give_up_others(now.mono, stack, key, 200);
         }
     }
 
