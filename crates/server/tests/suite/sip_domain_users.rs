@@ -4,10 +4,11 @@
 use crate::sip_client::phone::{credentials_of, value, values};
 use crate::sip_client::{Client, status};
 use hairpin_server::sip::{
-    DigestAlgorithm, Domain, DomainCredentials, DomainUser, SipSettings, UserSecret,
+    DigestAlgorithm, Domain, DomainCredentials, DomainUser, SipSettings, Trunk, UserSecret,
 };
 use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
+use std::net::UdpSocket;
 use std::time::Duration;
 
 fn user(name: &str, password: &str) -> DomainUser {
@@ -272,5 +273,50 @@ fn credentials_that_cannot_be_used_are_refused_at_the_start() {
             .sip(settings)
             .start();
         assert!(refused.is_err());
+    }
+}
+
+/// RFC 3325 §5. The carrier must know who calls, and the called phone must not.
+#[test]
+fn an_anonymous_user_is_named_to_trunks_only() {
+    let [trunk, phone] = ["127.0.0.46:0", "127.0.0.1:0"].map(|at| {
+        let socket = UdpSocket::bind(at).expect("a socket");
+        let limit = Some(Duration::from_secs(10));
+        socket.set_read_timeout(limit).expect("an option");
+        socket
+    });
+    let [trunk_at, phone_at] = [&trunk, &phone].map(|it| it.local_addr().expect("an address"));
+    let mut settings = settings();
+    settings.trunks = vec![Trunk {
+        name: "carrier".to_owned(),
+        addresses: vec![trunk_at.ip().into()],
+        ..Trunk::default()
+    }];
+    let server = serve(settings);
+    for (socket, to, identity) in [
+        (&trunk, trunk_at, Some("<sip:alice@a.example>")),
+        (&phone, phone_at, None),
+    ] {
+        let mut alice = Phone::new(&server, "alice", "a.example", "password of a");
+        let uri = format!("sip:x@{to}");
+        let anonymous = |text: String| {
+            let from = "From: <sip:anonymous@anonymous.invalid>;";
+            text.replace("From: <sip:alice@a.example>;", from)
+        };
+        // Credentials for the realm of a domain name the domain.
+        let mut own = Phone::new(&server, "alice", "a.example", "password of a");
+        let text = own.request("MESSAGE", &uri, "");
+        own.client.send(text.as_bytes());
+        let challenge = own.receive("SIP/2.0 407");
+        let (kind, who) = (HeaderKind::ProxyAuthorization, ("alice", "password of a"));
+        let line = credentials_of(&challenge, kind, who, Method::Message, &uri);
+        let text = alice.request("MESSAGE", &uri, &line);
+        alice.client.send(anonymous(text).as_bytes());
+        let mut buffer = [0; 4096];
+        let length = socket.recv(&mut buffer).expect("the MESSAGE");
+        let got = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        assert!(got.contains("anonymous.invalid"), "{got}");
+        let names = values(&got, "P-Asserted-Identity");
+        assert_eq!(names.first().copied(), identity, "{got}");
     }
 }

@@ -111,7 +111,8 @@ impl Proxy {
                 Sender::Anyone => Token::Trunk(NO_TRUNK),
                 _ => Token::Pass,
             },
-            is_private: identity::is_private(message),
+            is_private: identity::is_private(message)
+                || identity::is_anonymous(message, &plan.sender, &*stack.policy),
             breadth: plan.breadth,
             relaying: relaying(message, routed, &*stack.policy, &from.flow),
         })

@@ -13,6 +13,7 @@ use sip::{Message, Method, Mono, Now};
 
 use super::best::Best;
 use super::context::{Context, ContextKey};
+use super::identity::write_aor;
 use super::nodes::AskedPhones;
 use super::policy::{LookedUp, Policy};
 use super::request::{BindingFilter, ReceivedRequest};
@@ -153,10 +154,11 @@ fn lacks_sips(now: Now, aor: &Aor, called: &[u8], policy: &mut dyn Policy) -> bo
 
 /// RFC 5806 §4: a gateway or a voicemail server sees whom the caller has called, and why the call goes on.
 fn diversion(aor: &Aor, missed: DivertReason) -> Box<[u8]> {
-    let reason = missed.reason();
-    let start = b"Diversion: <sip:";
-    let end = format!(">;reason={reason};counter=1\r\n");
-    [start, aor.as_bytes(), end.as_bytes()].concat().into()
+    let mut line = b"Diversion: <".to_vec();
+    write_aor(&mut line, aor, false);
+    let end = format!(">;reason={};counter=1\r\n", missed.reason());
+    line.extend_from_slice(end.as_bytes());
+    line.into()
 }
 
 fn is_elsewhere(uri: &[u8], policy: &dyn Policy) -> bool {

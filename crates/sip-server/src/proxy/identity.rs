@@ -114,7 +114,8 @@ pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Polic
     let Sender::User(user) = sender else {
         return changes;
     };
-    if let Some((aor, is_sips)) = asserted(message, user, policy) {
+    let own = || own_aor(user, policy).map(|aor| (aor, false));
+    if let Some((aor, is_sips)) = asserted(message, user, policy).or_else(own) {
         changes.lines.extend_from_slice(b"P-Asserted-Identity: <");
         write_aor(&mut changes.lines, &aor, is_sips);
         changes.lines.extend_from_slice(b">\r\n");
@@ -124,7 +125,7 @@ pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Polic
 
 /// Writes an address of record as a URI. A parameter, a header or a password of a received URI is not part of it,
 /// because nobody has verified these.
-fn write_aor(lines: &mut Vec<u8>, aor: &crate::Aor, is_sips: bool) {
+pub(super) fn write_aor(lines: &mut Vec<u8>, aor: &crate::Aor, is_sips: bool) {
     lines.extend_from_slice(if is_sips { b"sips:" } else { b"sip:" });
     if let Some(user) = aor.user() {
         let mut buffer = [0; 3 * MAX_AOR];
@@ -132,6 +133,25 @@ fn write_aor(lines: &mut Vec<u8>, aor: &crate::Aor, is_sips: bool) {
         lines.push(b'@');
     }
     lines.extend_from_slice(aor.domain());
+}
+
+/// Whether an authenticated user names none of the own addresses. Only trunks then get the identity, as with `Privacy:
+/// id`.
+pub(super) fn is_anonymous(message: &Message<'_>, sender: &Sender, policy: &dyn Policy) -> bool {
+    matches!(sender, Sender::User(user) if asserted(message, user, policy).is_none())
+}
+
+/// The address of record of a user of one domain. Other names are not unique.
+fn own_aor(user: &[u8], policy: &dyn Policy) -> Option<crate::Aor> {
+    let at = user.iter().rposition(|byte| *byte == b'@')?;
+    let mut uri = b"sip:".to_vec();
+    let mut buffer = [0; 3 * MAX_AOR];
+    uri.extend_from_slice(escape_user(&user[..at], &mut buffer)?);
+    uri.extend_from_slice(&user[at..]);
+    let uri = Uri::parse(&uri).ok()?;
+    policy
+        .aor(uri.as_sip()?)
+        .filter(|aor| policy.owns(user, aor))
 }
 
 /// The address of record by which this user has sent a request (RFC 3325 §6), and whether its URI is a SIPS URI.
