@@ -23,7 +23,7 @@ use super::route::may_begin_dialog;
 use super::sender::Sender;
 use super::session::SessionChanges;
 use super::target::Target;
-use super::token::{MAX_USER, NO_TRUNK, Phone, Token, TokenContent, trunk_group};
+use super::token::{MAX_USER, Phone, Token, TokenContent, trunk_group};
 use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
 use crate::flow::{FlowAvailability, FlowId, MAX_TOKEN};
@@ -68,13 +68,11 @@ impl Proxy {
         self.scratch = Some(scratch);
         let in_dialog = message.to().is_ok_and(|to| to.tag.is_some());
         let is_register = method == Method::Register;
-        let recorded = match (
-            !in_dialog && may_begin_dialog(method),
-            self.config.record_route || must_record(message, plan, stack.policy),
-        ) {
-            (false, _) => Recorded::None,
-            (true, false) => Recorded::Required,
-            (true, true) => Recorded::All,
+        let recorded = match !in_dialog && may_begin_dialog(method) {
+            false => Recorded::None,
+            true if self.config.record_route => Recorded::All,
+            true if must_record(message, plan, stack.policy) => Recorded::All,
+            true => Recorded::Required,
         };
         let (mut caller, mut callee) = (None, None);
         if recorded != Recorded::None {
@@ -107,10 +105,7 @@ impl Proxy {
                 (false, true) => Token::Node(*from),
                 (false, false) => Token::Flow(*from),
             },
-            foreign_token: match plan.sender {
-                Sender::Anyone => Token::Trunk(NO_TRUNK),
-                _ => Token::Pass,
-            },
+            foreign_token: plan.sender.foreign_token(),
             is_private: identity::is_private(message)
                 || identity::is_anonymous(message, &plan.sender, &*stack.policy),
             breadth: plan.breadth,

@@ -194,11 +194,6 @@ impl Reader<'_> {
             Some(Token::Near(id) | Token::Node(id)) => Some(id.flow.remote.ip()),
             _ => None,
         };
-        let trunks = match last {
-            Some(Token::Pass) => PeerGroups::All,
-            Some(Token::Trunk(group)) => PeerGroups::One(group),
-            _ => PeerGroups::None,
-        };
         let from_node = match last {
             Some(Token::FromNode(from)) => Some(from),
             _ => None,
@@ -222,7 +217,7 @@ impl Reader<'_> {
             phone,
             is_flow_gone: flow.is_err(),
             near,
-            trunks,
+            trunks: trunks_of(last),
             is_to_node: matches!(last, Some(Token::Node(_))),
             is_from_node: from_node.is_some(),
             asked: asked.ok_or(Refusal::of(400, "Malformed Route"))?,
@@ -343,6 +338,15 @@ impl Reader<'_> {
             FlowAvailability::Current | FlowAvailability::Datagrams => Ok(Some(id)),
             FlowAvailability::Gone => Err(FlowGone),
         }
+    }
+}
+
+/// The trunks that a request may go to if this is the last token of this server.
+const fn trunks_of(last: Option<Token>) -> PeerGroups {
+    match last {
+        Some(Token::Pass) => PeerGroups::All,
+        Some(Token::Trunk(group)) => PeerGroups::One(group),
+        _ => PeerGroups::None,
     }
 }
 
