@@ -203,7 +203,7 @@ fn allowed(sip_config: &SipConfig) -> Allowed {
         let is_target = rules
             .iter()
             .any(|rule| rule.network.contains(&ip) && rule.ports.contains(&to.port()));
-        let is_meant = |group: u32| match groups {
+        let is_meant = |group: [u8; 4]| match groups {
             PeerGroups::All => true,
             PeerGroups::One(wanted) => wanted == group,
             PeerGroups::None => false,

@@ -17,7 +17,6 @@ use super::push::PushWait;
 use super::redirect::Redirect;
 use super::sender::Sender;
 use super::target::{Forwarded, Target};
-use super::token::Token;
 use crate::flow::FlowId;
 use crate::routes::Hop;
 use crate::{Aor, AorKey};
@@ -174,10 +173,11 @@ pub(super) struct Base {
     pub(super) is_node: bool,
     /// It came from a trunk.
     pub(super) is_trunk: bool,
-    /// What Record-Route says of the side that it came by.
-    pub(super) caller_token: Token,
-    /// What Record-Route says of a callee that is neither a phone, a trunk nor another node.
-    pub(super) foreign_token: Token,
+    /// The group of this trunk's addresses; [`NO_TRUNK`](super::token::NO_TRUNK) if it came from no trunk.
+    pub(super) trunk_group: [u8; 4],
+    /// Its sender is not authenticated and no trunk. For a callee that is no phone, trunk or node, Record-Route permits
+    /// no trunk then.
+    pub(super) is_of_anyone: bool,
     /// P-Asserted-Identity is for trusted elements alone (RFC 3325 §7).
     pub(super) is_private: bool,
     /// Max-Breadth of all copies together (RFC 5393 §5.3.3).

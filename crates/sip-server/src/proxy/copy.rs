@@ -23,7 +23,7 @@ use super::route::may_begin_dialog;
 use super::sender::Sender;
 use super::session::SessionChanges;
 use super::target::Target;
-use super::token::{MAX_USER, Phone, Token, TokenContent, trunk_group};
+use super::token::{MAX_USER, NO_TRUNK, Phone, Token, TokenContent, trunk_group};
 use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
 use crate::flow::{FlowAvailability, FlowId, MAX_TOKEN};
@@ -99,13 +99,11 @@ impl Proxy {
             is_first_hop: is_first_hop(message),
             is_node,
             is_trunk,
-            caller_token: match (is_trunk, is_node) {
-                (true, _) => Token::Trunk(trunk_group(stack.policy.source_name(&from.flow))),
-                // Connections between nodes end when nothing uses them.
-                (false, true) => Token::Node(*from),
-                (false, false) => Token::Flow(*from),
+            trunk_group: match is_trunk {
+                true => trunk_group(stack.policy.source_name(&from.flow)),
+                false => NO_TRUNK,
             },
-            foreign_token: plan.sender.foreign_token(),
+            is_of_anyone: plan.sender == Sender::Anyone,
             is_private: identity::is_private(message)
                 || identity::is_anonymous(message, &plan.sender, &*stack.policy),
             breadth: plan.breadth,
@@ -261,15 +259,16 @@ impl Proxy {
                 (Some(node), _) if target.is_node => Token::Node(node),
                 (Some(near), _) => Token::Near(near),
                 (None, Some(hop)) => Token::Trunk(trunk_group(policy.trunk_name(hop))),
-                (None, None) => base.foreign_token,
+                (None, None) if base.is_of_anyone => Token::Trunk(NO_TRUNK),
+                (None, None) => Token::Pass,
             };
             let token = flow.map_or(without_flow, Token::Flow);
             let phone = base.callee.filter(|_| target.is_phone());
             let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));
             let said = |token| TokenContent { token, side, phone };
-            // One value is enough if the call returns to its trunk, or if the other value would say nothing.
-            let is_same = token == base.caller_token || token == Token::Pass;
-            let is_one = base.is_trunk && is_same && side.is_none();
+            // One value is enough if both have the same token, or if the outgoing token is `Pass`.
+            let adds_nothing = token == caller_token(base) || token == Token::Pass;
+            let needs_one_value = base.is_trunk && adds_nothing && side.is_none();
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
                 params: b"",
@@ -280,7 +279,7 @@ impl Proxy {
                     &mut users.without_flow,
                 ),
                 is_sips: scheme.is_outgoing_sips,
-                unless: is_one.then_some((from.listener, from.transport)),
+                unless: needs_one_value.then_some((from.listener, from.transport)),
             });
         }
         base.is_path.then(|| {
@@ -357,7 +356,7 @@ impl Proxy {
         let Some(signature) = stack.engine.signature(&from.into()) else {
             return;
         };
-        let token = base.caller_token;
+        let token = caller_token(base);
         let phone = base.caller.filter(|_| matches!(token, Token::Flow(_)));
         let phone = phone.map(|phone| self.phone_of(phone, base, call_id));
         let said = TokenContent { token, side, phone };
@@ -369,6 +368,16 @@ impl Proxy {
         sip::dispatch::write_route(&mut line, kind, user, is_sips, &signature, b"");
         // The buffer holds the longest host.
         lines.extend_from_slice(line.finish_fields().unwrap_or_default());
+    }
+}
+
+/// The token in the Record-Route value for requests to the caller.
+const fn caller_token(base: &Base) -> Token {
+    match (base.is_trunk, base.is_node) {
+        (true, _) => Token::Trunk(base.trunk_group),
+        // Connections between nodes end when nothing uses them.
+        (false, true) => Token::Node(base.from),
+        (false, false) => Token::Flow(base.from),
     }
 }
 
@@ -652,8 +661,8 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         is_first_hop: false,
         is_node: false,
         is_trunk: false,
-        caller_token: Token::Pass,
-        foreign_token: Token::Pass,
+        trunk_group: NO_TRUNK,
+        is_of_anyone: false,
         is_private: false,
         breadth: 0,
         relaying: Relaying::No,

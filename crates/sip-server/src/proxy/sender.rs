@@ -9,7 +9,7 @@ use sip::uri::Uri;
 
 use super::Proxy;
 use super::route::Routed;
-use super::token::{NO_TRUNK, Signed, Token};
+use super::token::{Signed, Token};
 
 /// Who has sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,15 +36,6 @@ impl Sender {
             Sender::Trunk | Sender::User(_) | Sender::Node => true,
             Sender::Dialog { is_source_proven } => *is_source_proven,
             Sender::Anyone => false,
-        }
-    }
-
-    /// What Record-Route says of a callee that is neither a phone, a trunk nor another node. A sender that nobody knows
-    /// gets no way to a trunk.
-    pub(super) const fn foreign_token(&self) -> Token {
-        match self {
-            Sender::Anyone => Token::Trunk(NO_TRUNK),
-            _ => Token::Pass,
         }
     }
 

@@ -69,7 +69,7 @@ pub(super) enum Token {
     /// The request goes where its Request-URI, or the next Route, leads.
     Pass,
     /// The same, but to no trunk other than the one of this group ([`trunk_group`]).
-    Trunk(u32),
+    Trunk([u8; 4]),
     /// The request uses this flow.
     Flow(FlowId),
     /// The request goes where its Request-URI leads, which may be the address of this flow.
@@ -154,16 +154,19 @@ impl Signed {
     }
 }
 
-/// The number of a trunk's group of addresses ([`PeerGroups`](sip::dispatch::PeerGroups)) in tokens. It depends on the
-/// name only, because the order of trunks in the configuration may change while a call lasts.
+/// The identifier of a trunk's group of addresses ([`PeerGroups`](sip::dispatch::PeerGroups)) in tokens, never zeros. It
+/// depends on the name only, because the order of trunks in the configuration may change while a call lasts. It is a
+/// hash, so two names may have the same identifier.
 #[must_use]
-pub fn trunk_group(name: &[u8]) -> u32 {
+pub fn trunk_group(name: &[u8]) -> [u8; 4] {
     // The key is known, and need not be secret: the operator chooses the names, and a MAC covers the token.
-    (HashKey::new([0; 16]).mac(name) as u32).max(1)
+    (HashKey::new([0; 16]).mac(name) as u32)
+        .max(1)
+        .to_be_bytes()
 }
 
 /// No trunk has this group.
-pub(super) const NO_TRUNK: u32 = 0;
+pub(super) const NO_TRUNK: [u8; 4] = [0; 4];
 
 /// Makes and reads tokens.
 #[derive(Clone, Copy, Debug)]
@@ -208,7 +211,7 @@ impl RouteTokens {
         let (kind, flow) = match &said.token {
             Token::Pass => (PASS, &[][..]),
             Token::Trunk(group) => {
-                of_trunk.copy_from_slice(&group.to_be_bytes());
+                of_trunk = *group;
                 (TRUNK, &of_trunk[..])
             }
             Token::Flow(id) => (FLOW, id.write(&mut flow)),
@@ -350,7 +353,7 @@ impl RouteTokens {
             FLOW => Token::Flow(FlowId::read(rest)?),
             NEAR => Token::Near(FlowId::read(rest)?),
             NODE => Token::Node(FlowId::read(rest)?),
-            TRUNK => Token::Trunk(u32::from_be_bytes(rest.try_into().ok()?)),
+            TRUNK => Token::Trunk(rest.try_into().ok()?),
             FROM_NODE => {
                 let (unix_s, request) = rest.split_first_chunk::<8>()?;
                 Token::FromNode(FromNode {

@@ -21,17 +21,17 @@ pub struct Source {
     pub is_v4: bool,
 }
 
-/// Says whether a request may go to this configured address: see [`AllowedDestination`]. An address may be in groups.
-/// It is allowed if it is in none, or in one of these groups.
+/// Returns whether a request may go to this address ([`AllowedDestination`]). `true` if the address is configured without
+/// a group, or in one of these groups. `false` for every address that is not configured.
 pub type Allowed = Box<dyn Fn(SocketAddr, PeerGroups) -> bool + Send>;
 
-/// Groups of configured addresses. The embedder numbers them: one for each trunk, for example.
+/// Groups of configured addresses. The embedder names them: one for each trunk, for example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerGroups {
     /// All.
     All,
-    /// The one with this number.
-    One(u32),
+    /// The one with this identifier. Bytes have no alignment, so that requests are not larger.
+    One([u8; 4]),
     /// None.
     None,
 }
@@ -157,8 +157,8 @@ pub enum AllowedDestination {
     /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so
     /// only the sender's own address is allowed: otherwise anybody could have requests sent to anybody.
     Near(IpAddr),
-    /// To this address, and to those that [`Config::allowed`] names for these groups. Whoever knows the route set of a
-    /// dialog can send such a request, so it reaches the other party only.
+    /// To this address, and to those that [`Config::allowed`] permits for these groups. Anybody who knows the route set
+    /// of the dialog can send such a request, so name few groups.
     InDialog(Option<IpAddr>, PeerGroups),
 }
 
