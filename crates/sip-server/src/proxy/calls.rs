@@ -10,7 +10,8 @@ use sip::{HashKey, Message, Method, Mono, Now, Spans};
 
 use super::context::{Context, ContextKey, WaitingRequest};
 use super::policy::{Denied, NewCall, Policy};
-use super::request::{Plan, is_within};
+use super::request::Plan;
+use super::route::is_within;
 use super::sender::Sender;
 use super::session::{self, RefreshRequest, SessionChanges};
 use super::{Proxy, Refusal, Stack};

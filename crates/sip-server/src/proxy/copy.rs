@@ -17,6 +17,7 @@ use super::context::{Arrival, Base, Recorded};
 use super::identity;
 use super::media::{RelayedCopy, Relaying, relaying};
 use super::moved::{KnownPhone, calling_phone};
+use super::party::{callee_token, caller_token};
 use super::policy::Policy;
 use super::request::Plan;
 use super::route::may_begin_dialog;
@@ -99,9 +100,9 @@ impl Proxy {
             is_first_hop: is_first_hop(message),
             is_node,
             is_trunk,
-            trunk_group: match is_trunk {
-                true => trunk_group(stack.policy.source_name(&from.flow)),
-                false => NO_TRUNK,
+            trunk_group: match stack.policy.source_name(&from.flow) {
+                b"" => NO_TRUNK,
+                name => trunk_group(name),
             },
             is_of_anyone: plan.sender == Sender::Anyone,
             is_private: identity::is_private(message)
@@ -202,9 +203,8 @@ impl Proxy {
         if base.is_private && !is_trusted(target, stack) {
             drops.push(HeaderKind::PAssertedIdentity);
         }
-        let mut at_end = breadth_line(copy.breadth);
-        at_end.extend_from_slice(&target.credentials);
-        at_end.extend_from_slice(&target.diversion);
+        let breadth = breadth_line(copy.breadth);
+        let at_end = [&breadth[..], &target.credentials, &target.diversion].concat();
         let edits = Edits {
             request_uri: Some(&way.uri),
             on_top: &lines,
@@ -214,10 +214,11 @@ impl Proxy {
         };
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
-        let policy = &*stack.policy;
-        let record_route = self.outgoing_route(policy, (copy, flow), scheme, call_id, &mut users);
+        let destination = way.destination();
+        let party = callee_token(&*stack.policy, (base, target), &destination);
+        let record_route = self.outgoing_route(party, (copy, flow), scheme, call_id, &mut users);
         let order = OutgoingRequest {
-            target: &way.destination(),
+            target: &destination,
             pieces: gathered.slices(),
             class: base.class,
             mark: copy.mark,
@@ -234,16 +235,16 @@ impl Proxy {
             only_by_flow: target.only_by_flow,
             ends_with_flow: target.only_by_flow || target.is_binding,
         };
-        let sent = stack
-            .dispatcher
-            .forward(now, stack.engine, &order, &forwarding);
+        let (engine, dispatcher) = (&mut *stack.engine, &mut *stack.dispatcher);
+        let sent = dispatcher.forward(now, engine, &order, &forwarding);
         sent.map_err(CopyError::Dispatch)
     }
 
-    /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value.
+    /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value. `without_flow`:
+    /// the token if the request does not go by a flow.
     fn outgoing_route<'u>(
         &self,
-        policy: &dyn Policy,
+        without_flow: Token,
         (copy, flow): (&Copy<'_>, Option<FlowId>),
         scheme: Option<RouteScheme>,
         call_id: &[u8],
@@ -253,21 +254,12 @@ impl Proxy {
         let side = copy.relayed.map(|relayed| relayed.to);
         let from = &base.from.flow;
         if let Some(scheme) = scheme {
-            // If the connection of another worker is closed, the request goes to the address of the contact. The
-            // requests of the dialog then do the same.
-            let without_flow = match (target.near, &target.hop) {
-                (Some(node), _) if target.is_node => Token::Node(node),
-                (Some(near), _) => Token::Near(near),
-                (None, Some(hop)) => Token::Trunk(trunk_group(policy.trunk_name(hop))),
-                (None, None) if base.is_of_anyone => Token::Trunk(NO_TRUNK),
-                (None, None) => Token::Pass,
-            };
             let token = flow.map_or(without_flow, Token::Flow);
             let phone = base.callee.filter(|_| target.is_phone());
             let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));
             let said = |token| TokenContent { token, side, phone };
-            // One value is enough if both have the same token, or if the outgoing token is `Pass`.
-            let adds_nothing = token == caller_token(base) || token == Token::Pass;
+            // One value is enough if both have the same token, or if the outgoing one permits less than that of a trunk.
+            let adds_nothing = token == caller_token(base) || token == Token::Trunk(NO_TRUNK);
             let needs_one_value = base.is_trunk && adds_nothing && side.is_none();
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
@@ -368,16 +360,6 @@ impl Proxy {
         sip::dispatch::write_route(&mut line, kind, user, is_sips, &signature, b"");
         // The buffer holds the longest host.
         lines.extend_from_slice(line.finish_fields().unwrap_or_default());
-    }
-}
-
-/// The token in the Record-Route value for requests to the caller.
-const fn caller_token(base: &Base) -> Token {
-    match (base.is_trunk, base.is_node) {
-        (true, _) => Token::Trunk(base.trunk_group),
-        // Connections between nodes end when nothing uses them.
-        (false, true) => Token::Node(base.from),
-        (false, false) => Token::Flow(base.from),
     }
 }
 

@@ -12,9 +12,10 @@ use super::identity;
 use super::moved::MovedTarget;
 use super::nodes::{AskedPhones, AtNodes};
 use super::policy::{Authenticated, BindingsLocation, Inbound, IsUser, LookedUp, Policy};
-use super::route::{Reader, Routed};
+use super::route::{Reader, Routed, is_within};
 use super::sender::Sender;
 use super::target::{Selection, Target};
+use super::token::Phone;
 use super::uris::request_uri;
 use super::{Proxy, Refusal, alias, divert, push};
 use crate::Aor;
@@ -233,6 +234,11 @@ impl Proxy {
             Named::Elsewhere(worker) => return Ok(Instance::Elsewhere(worker)),
             _ => return Err(Refusal::of(404, "")),
         };
+        // The tokens of a dialog are good for its own phones only.
+        let is_anothers = |phone: Phone| policy.phone_key(&aor).is_some_and(|key| key != phone.aor);
+        if routed.phone.is_some_and(|(phone, _)| is_anothers(phone)) {
+            return Err(Refusal::of(403, ""));
+        }
         let wanted = BindingFilter {
             uri: &routed.uri,
             number,
@@ -494,14 +500,6 @@ impl Proxy {
             _ => Err(Refusal::of(400, "Malformed Max-Breadth")),
         }
     }
-}
-
-/// Whether a request is within a dialog. `is_known`: its Route has a token that this server wrote for this Call-ID. A
-/// To tag alone proves nothing, because anybody can invent one. RFC 3261 §12.2.1.1: if the peer has no tag (RFC 2543),
-/// requests have no To tag. RFC 2543 has no other request than ACK and BYE that cannot begin something.
-pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
-    let has_tag = || message.to().is_ok_and(|to| to.tag.is_some());
-    is_known && (matches!(message.method(), Some(Method::Ack | Method::Bye)) || has_tag())
 }
 
 /// What the URI of a request names that has these Route values left.

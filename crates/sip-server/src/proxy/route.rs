@@ -407,6 +407,14 @@ pub(super) fn is_same(one: &Flow, other: &Flow) -> bool {
         && one.remote == other.remote
 }
 
+/// Whether a request is within a dialog. `is_known`: its Route has a token that this server wrote for this Call-ID. A
+/// To tag alone proves nothing, because anybody can invent one. Without a To tag, only ACK and BYE count as within a
+/// dialog: a peer of RFC 2543 may have no tag (RFC 3261 §12.2.1.1). Every other method could also be sent outside.
+pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
+    let has_tag = || message.to().is_ok_and(|to| to.tag.is_some());
+    is_known && (matches!(message.method(), Some(Method::Ack | Method::Bye)) || has_tag())
+}
+
 /// Whether a request with this method may begin a dialog, so that the proxy adds Record-Route (RFC 3261 §16.6 step 4).
 /// Unknown methods may.
 pub(super) fn may_begin_dialog(method: Method<'_>) -> bool {

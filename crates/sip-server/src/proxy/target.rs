@@ -165,6 +165,7 @@ impl Target {
         Target {
             others: others.collect(),
             is_binding: true,
+            only_by_tls: self.only_by_tls,
             ..Target::uri(&self.uri, reach)
         }
     }

@@ -207,13 +207,10 @@ impl RouteTokens {
     ) -> &'b [u8] {
         let call = self.calls.mac(call_id);
         let mut signed = [0; SIGNED];
-        let (mut flow, mut of_node, mut of_trunk) = ([0; FLOW_LEN], [0; 16], [0; 4]);
+        let (mut flow, mut of_node) = ([0; FLOW_LEN], [0; 16]);
         let (kind, flow) = match &said.token {
             Token::Pass => (PASS, &[][..]),
-            Token::Trunk(group) => {
-                of_trunk = *group;
-                (TRUNK, &of_trunk[..])
-            }
+            Token::Trunk(group) => (TRUNK, &group[..]),
             Token::Flow(id) => (FLOW, id.write(&mut flow)),
             Token::Near(id) => (NEAR, id.write(&mut flow)),
             Token::Node(id) => (NODE, id.write(&mut flow)),

@@ -34,8 +34,8 @@ use sip::{Message, Method, Mono, Now, Spans};
 
 use super::context::{Base, Context, ContextKey};
 use super::policy::Policy;
-use super::request::is_within;
 use super::route::Routed;
+use super::route::is_within;
 use super::target::Target;
 use crate::flow::FlowId;
 pub(super) use acks::AckMedia;
@@ -366,7 +366,10 @@ fn profile_of(policy: &dyn Policy, base: &Base, target: &Target) -> Option<Media
 
 /// Whether a phone is reached by a WebSocket: a browser.
 fn is_web(target: &Target) -> bool {
-    let flow = target.flow.or(target.near);
+    // With a Path, the flow is that of the edge proxy.
+    let flow = target
+        .flow
+        .or(target.near.filter(|_| target.path.is_empty()));
     let is_named = || match Uri::parse(&target.uri) {
         Ok(Uri::Sip(uri)) => matches!(uri.transport(), Some(ViaTransport::Ws | ViaTransport::Wss)),
         _ => false,

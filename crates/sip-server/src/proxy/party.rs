@@ -1,0 +1,63 @@
+//! The two parties of a dialog: which tokens in Record-Route lead to them.
+
+use std::net::SocketAddr;
+
+use sip::dispatch::AllowedDestination;
+use sip::flow::Flow;
+use sip::uri::Uri;
+
+use super::context::Base;
+use super::policy::Policy;
+use super::target::Target;
+use super::token::{NO_TRUNK, Token, trunk_group};
+
+/// The token in the Record-Route value for requests to the callee, if they do not go by a flow. If the connection of
+/// another worker is closed, the request goes to the address of the contact, and so do the requests of the dialog.
+/// `destination`: the URI that the request is sent to.
+pub(super) fn callee_token(
+    policy: &dyn Policy,
+    (base, target): (&Base, &Target),
+    destination: &[u8],
+) -> Token {
+    let name = match (target.near, &target.hop) {
+        (Some(node), _) if target.is_node => return Token::Node(node),
+        (Some(near), _) => return Token::Near(near),
+        // After a reload, the name of the trunk is unknown.
+        (None, Some(hop)) => match policy.trunk_name(hop) {
+            b"" => return Token::Pass,
+            name => name,
+        },
+        (None, None) => {
+            let uri = Uri::parse(destination).ok();
+            let sip = uri.as_ref().and_then(|uri| uri.as_sip());
+            match sip.map(|sip| sip.maddr().unwrap_or(sip.host).ip()) {
+                Some(Some(ip)) => policy.source_name(&Flow {
+                    remote: SocketAddr::new(ip, 0),
+                    connection: None,
+                    ..base.from.flow
+                }),
+                // A host name may lead to a trunk.
+                _ if !base.is_of_anyone || target.reach == AllowedDestination::Anywhere => {
+                    return Token::Pass;
+                }
+                _ => b"",
+            }
+        }
+    };
+    match name {
+        b"" => Token::Trunk(NO_TRUNK),
+        name => Token::Trunk(trunk_group(name)),
+    }
+}
+
+/// The token in the Record-Route value for requests to the caller.
+pub(super) fn caller_token(base: &Base) -> Token {
+    match (base.is_trunk, base.is_node) {
+        // After a reload, the name of the trunk may be unknown.
+        (true, _) if base.trunk_group == NO_TRUNK => Token::Pass,
+        (true, _) => Token::Trunk(base.trunk_group),
+        // Connections between nodes end when nothing uses them.
+        (false, true) => Token::Node(base.from),
+        (false, false) => Token::Flow(base.from),
+    }
+}
