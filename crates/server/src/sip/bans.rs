@@ -3,7 +3,7 @@
 //! A failure counts only if its source address is verified. That is a wrong digest with a nonce that was issued to this
 //! address, or a message over a connection. So forged datagrams cannot ban others.
 //!
-//! - A *pair* of source and user name has few attempts. A user is not slowed as such, or strangers could lock users
+//! - A *pair* of source and user of a realm has few attempts. A user is not slowed as such, or strangers could lock users
 //!   out.
 //! - A *source* that fails with many users is banned. One phone with an old password fails as one pair, so it does not
 //!   cause a ban of its whole site. The server does not check further attempts of the pair, and they do not count.
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Failures of a pair of source and user. A person mistypes a few times. A phone with an old password tries about twice
-/// per minute.
+/// Failures of a pair of source and user of a realm. A person mistypes a few times. A phone with an old password tries
+/// about twice per minute.
 const PAIR_LIMIT: FailureLimit = FailureLimit {
     burst: 5,
     interval_ms: 20_000,
@@ -215,7 +215,7 @@ impl Bans {
     }
 }
 
-/// A realm, and the name of a user in it, without quotes and escapes.
+/// A realm, and an unescaped user name or unknown `userhash` in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameInRealm<'n>(pub(super) &'n [u8], pub(super) &'n [u8]);
 

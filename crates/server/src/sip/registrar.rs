@@ -319,8 +319,8 @@ impl Registrations {
         }
     }
 
-    /// A connection is closed: removes the bindings of its flows (RFC 5626 §7), except those of phones that can be
-    /// woken (RFC 8599). Other bindings stay if the server can connect to their contacts.
+    /// A connection is closed: removes the bindings of its flows, those with `reg-id` (RFC 5626 §7) and those over
+    /// WebSocket. Bindings of phones that can be woken (RFC 8599) lose only the flow. All others stay.
     pub(super) fn connection_gone(&mut self, now: Now, key: ConnectionKey) {
         let run = self.origin.runs.own;
         let is_gone = |binding: &Binding| {
@@ -459,8 +459,8 @@ fn limits(sip_config: &SipConfig) -> Limits {
     }
 }
 
-/// Whether a binding is of no use without its flow: by Outbound (RFC 5626), or because nobody can connect to a WebSocket
-/// client (RFC 7118 §5).
+/// Whether a binding is useless without its flow: it has a `reg-id` (RFC 5626), or its client has opened a WebSocket
+/// (RFC 7118 §2.1).
 fn ends_with_flow(binding: &Binding) -> bool {
     let is_websocket = |id: FlowId| id.flow.transport.is_websocket();
     binding.reg_id() != 0 || binding.flow().is_some_and(is_websocket)

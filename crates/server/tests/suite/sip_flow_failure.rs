@@ -136,7 +136,7 @@ fn all_bindings_of_a_connection_end_with_it_for_every_address_rfc5626_7() {
     }
 }
 
-/// RFC 7118 §5: nobody can connect to a WebSocket client.
+/// RFC 7118 §2.1: the client opens the WebSocket.
 #[test]
 fn the_binding_of_a_websocket_without_outbound_ends_with_its_connection() {
     for workers in [1, 4] {

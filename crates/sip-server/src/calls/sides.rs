@@ -7,8 +7,8 @@
 //! 1. It was sent from where the called party is. The sender of a BYE regards its session as terminated (RFC 3261
 //!    §15.1.1).
 //! 2. The caller has sent it, and it went to where the called party is. There it got a 2xx, a 481 or a 408, or no
-//!    response at all (RFC 3261 §12.2.1.2). Without a response, it must have gone to the next hop that the 2xx to the
-//!    INVITE names. Otherwise the caller could send it to a closed port of the called party.
+//!    response at all (RFC 3261 §12.2.1.2). Without a response, it must have gone to a phone, by a flow, or to the next hop
+//!    from the 2xx. Otherwise the caller could send it to a closed port of the called party.
 //!
 //! Otherwise, the call counts until its session expires (RFC 4028) or its longest time is over.
 //!
@@ -90,7 +90,7 @@ pub struct Sides {
     caller: u32,
     /// The called party: its address, and its trunk or address of record.
     called: [u32; 2],
-    /// The address of the next hop to a called party that is no phone, with the port.
+    /// Hash of the IP address and port of the next hop to a called party that is no phone; 0 if unknown.
     next_hop: u32,
     kind: Kind,
 }
@@ -157,8 +157,9 @@ impl Sides {
         known.any(|mark| seen.contains(mark))
     }
 
-    /// Whether a request without a response went to the called party. The caller may have chosen where it went.
-    fn are_next_hop(&self, sent_to: &ElementHashes, is_by_flow: bool) -> bool {
+    /// Whether a BYE without a response went to a phone, by a flow, or to the known next hop. The caller could otherwise
+    /// choose a closed port.
+    fn is_expected_destination(&self, sent_to: &ElementHashes, is_by_flow: bool) -> bool {
         let is_it = self.next_hop != 0 && self.next_hop == sent_to.address;
         is_it || is_by_flow || self.kind == Kind::Phone
     }
@@ -202,7 +203,8 @@ impl Bye {
         // A BYE of the caller with the tag of the called party in From gets a 481 from that party.
         match (self.tag as u32 == sides.caller, &self.reached) {
             (true, Some(it)) => {
-                let may_be_it = !self.has_no_response || sides.are_next_hop(it, self.is_by_flow);
+                let may_be_it =
+                    !self.has_no_response || sides.is_expected_destination(it, self.is_by_flow);
                 (may_be_it && sides.are_called_at(it))
                     || (self.is_accepted && sides.may_be_called_at(it))
             }

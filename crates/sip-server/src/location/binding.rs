@@ -28,8 +28,8 @@ pub struct NewBinding<'a> {
     pub path: &'a [u8],
     /// User-Agent of that request (RFC 3261 §20.41), of which [`MAX_AGENT`] bytes are kept; empty if it has none.
     pub agent: &'a [u8],
-    /// The flow that the request came by: from the contact, or from the first hop of `path`. `None` if another hop was
-    /// in between.
+    /// The flow that the request came by. With `path`, it may end at a proxy that is not the first hop of `path`. `None`:
+    /// `path` is empty, and another hop was in between.
     pub flow: Option<FlowId>,
     /// The priority of the contact in thousandths, or [`NO_Q`].
     pub q: u16,
@@ -186,13 +186,14 @@ impl Binding {
         self.path_at() + usize::from(self.path_len)
     }
 
-    /// The flow that the REGISTER came by (RFC 5626 §6); `None` if another hop was in between.
+    /// The flow to the contact (RFC 5626 §6). `None` if the binding has a Path, or if another hop was in between.
     #[must_use]
     pub fn flow(&self) -> Option<FlowId> {
         self.source().filter(|_| self.path_len == 0)
     }
 
-    /// The flow that the REGISTER came by: from the contact, or from the first hop of [`Binding::path`].
+    /// The flow that the REGISTER came by. With a Path, the last proxy sent it, which may not be the first hop. `None`:
+    /// see [`NewBinding::flow`].
     #[must_use]
     pub fn source(&self) -> Option<FlowId> {
         let from = self.agent_at() + usize::from(self.agent_len);

@@ -102,7 +102,7 @@ pub(super) struct Branch {
     pub(super) call: Option<TrunkCall>,
     /// Where the copy with credentials goes if the trunk asks for some.
     pub(super) again: Option<Box<Target>>,
-    /// The number of the contact of a 3xx that it went to, among those of [`Redirect`].
+    /// Index in `Redirect::tried`, if it went to a contact of a 3xx.
     pub(super) contact: Option<u8>,
 }
 
@@ -234,7 +234,7 @@ pub(super) struct Context {
     pub(super) targets: VecDeque<Target>,
     /// If the proxy follows 3xx responses: the URIs of all targets so far. RFC 3261 §16.5: no target is tried twice.
     pub(super) tried: Vec<Box<[u8]>>,
-    /// The 3xx responses whose contacts are tried.
+    /// The first followed 3xx, and the contacts of all followed 3xx responses.
     pub(super) redirect: Option<Box<Redirect>>,
     /// What copies are made from, as long as further copies are possible.
     pub(super) base: Option<Box<Base>>,

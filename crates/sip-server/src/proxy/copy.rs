@@ -380,7 +380,8 @@ impl RouteScheme {
     /// - The request came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4).
     /// - The contact is a SIPS URI, and the request has a SIP URI: only this server knows that the requests of the
     ///   dialog must go by TLS, too.
-    ///   `names_sips`: the Request-URI or the topmost Route value of the copy is a SIPS URI.
+    ///
+    /// `names_sips` returns whether the Request-URI or the topmost Route value of the copy is a SIPS URI.
     fn of(copy: &Copy<'_>, names_sips: impl FnOnce() -> bool) -> Option<RouteScheme> {
         let Copy { base, target, .. } = *copy;
         if base.recorded == Recorded::None {

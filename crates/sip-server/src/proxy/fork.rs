@@ -252,7 +252,7 @@ impl Proxy {
                 let is_untried = matches!(error, CopyError::Dispatch(DispatchError::Target(_)));
                 if !is_untried || !self.leave_to_caller(key, number) {
                     let context = self.contexts.get(key)?;
-                    // The caller has not written the contact of the phone.
+                    // The Contact is from the REGISTER, so the request of the caller is not malformed.
                     let code = match is_untried && target.is_binding {
                         true => 480,
                         false => code_of(&error, is_binding),
@@ -360,8 +360,8 @@ impl Proxy {
     }
 }
 
-/// The Reason header lines of a received CANCEL, for those that the proxy sends (RFC 3326 §2). A line that is too long
-/// is left out.
+/// The Reason header lines of a received CANCEL, for those that the proxy sends (RFC 3326 §2). Leaves out each line that
+/// does not fit into `MAX_REASON_BYTES` with those before it.
 pub(super) fn reason_of(cancel: &Message<'_>) -> Vec<u8> {
     let mut lines = Vec::new();
     for header in cancel.headers(HeaderKind::Reason) {

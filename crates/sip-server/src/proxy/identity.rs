@@ -135,13 +135,14 @@ pub(super) fn write_aor(lines: &mut Vec<u8>, aor: &crate::Aor, is_sips: bool) {
     lines.extend_from_slice(aor.domain());
 }
 
-/// Whether an authenticated user names none of the own addresses. Only trunks then get the identity, as with `Privacy:
-/// id`.
+/// Whether neither From nor P-Preferred-Identity names an address of record of the authenticated user. Only trunks then
+/// get the identity, as with `Privacy: id`.
 pub(super) fn is_anonymous(message: &Message<'_>, sender: &Sender, policy: &dyn Policy) -> bool {
     matches!(sender, Sender::User(user) if asserted(message, user, policy).is_none())
 }
 
-/// The address of record of a user of one domain. Other names are not unique.
+/// The address of record of a user whose name has the form `user@domain`. Other names exist in several domains, so they
+/// have no single address.
 fn own_aor(user: &[u8], policy: &dyn Policy) -> Option<crate::Aor> {
     let at = user.iter().rposition(|byte| *byte == b'@')?;
     let mut uri = b"sip:".to_vec();

@@ -17,7 +17,8 @@ const MAX_REDIRECTED: usize = 16;
 
 impl Proxy {
     /// Adds the contacts of a 3xx to the targets, and keeps the response with the contacts that are left to the caller.
-    /// Keeps the response apart for those that the proxy tries, as it may be unable to reach them.
+    /// Also stores the first such response without Contact. [`Proxy::leave_to_caller`] adds contacts to it that the
+    /// proxy could not try.
     pub(super) fn follow(
         &mut self,
         stack: &Stack<'_>,
@@ -49,8 +50,8 @@ impl Proxy {
         }
     }
 
-    /// A contact of a 3xx cannot be tried: adds it to those that are left to the caller. Returns whether the target is
-    /// such a contact.
+    /// A contact of a 3xx cannot be tried: adds it to those that are left to the caller. Returns `false` if the branch
+    /// is for no contact of a 3xx, or if the context is ending.
     pub(super) fn leave_to_caller(&mut self, key: ContextKey, number: usize) -> bool {
         let Some(context) = self.contexts.get(key) else {
             return false;

@@ -75,8 +75,8 @@ enum RouteUri {
 impl Routed<'_> {
     /// Where a request within the dialog may go. `sender`: the address of its sender, if that is proven.
     ///
-    /// The tokens say so little that anybody who knows them can send requests. So those reach only the other party and
-    /// `sip.targets`, and a forged source address gets none.
+    /// Both sides know the tokens, so a token does not authenticate the sender. The request reaches the address and the
+    /// trunks of the last token, and `sip.targets`. With [`Token::Pass`], it reaches all trunks.
     pub(super) fn allowed_destination(&self, sender: Option<IpAddr>) -> AllowedDestination {
         AllowedDestination::InDialog(self.near.or(sender), self.trunks)
     }

@@ -65,8 +65,7 @@ pub(super) struct Target {
     pub(super) only_by_flow: bool,
     /// The socket and the address of this server that its phone knows, if it is not reached by a flow.
     pub(super) from: Option<SendFrom>,
-    /// The flow of its registration, or of the first hop of its Path: requests of the dialog may go to the address of
-    /// that flow, too.
+    /// The flow that the REGISTER came by. Requests of the dialog may also go to its remote address.
     pub(super) near: Option<FlowId>,
     /// The hash of what identifies its phone, if it is a binding ([`moved::hash_of`]).
     pub(super) phone: u64,

@@ -47,7 +47,8 @@ const SIGNED: usize = MAX_SAID + MAC_LEN;
 /// Characters of the longest user part.
 pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
 
-/// Whether a user part may be a token, in Record-Route or in Path, of this server or of another one.
+/// Whether a user part has the form of a token: `d` and base64url of more than 8 bytes, or base64url of at least 29
+/// bytes. Nothing checks the MAC.
 pub(super) fn has_form_of_token(user: &[u8]) -> bool {
     // A token of Path has a flow: at least 21 bytes.
     const SHORTEST_PATH: usize = 21 + MAC_LEN;

@@ -201,7 +201,8 @@ impl RegEvents {
         self.tags.read(request).map(|id| id.worker)
     }
 
-    /// Whose registrations the subscription is for whose dialog a request is in; `None` if it is in none of this worker.
+    /// The address of record of the subscription that this request belongs to, by its To tag. `None` if this worker has
+    /// no such subscription.
     #[must_use]
     pub fn address_of(&self, request: &NewRequest<'_>) -> Option<Aor> {
         let id = self.tags.read(request)?;
@@ -244,7 +245,7 @@ impl RegEvents {
         let Some(head) = Head::of(&request, &tag, contact, &record_routes) else {
             return Refusal::of(400, b"").answer(transactions, request);
         };
-        // A binding may have expired, and nothing has said so yet.
+        // Reports bindings that have expired since the last change to the existing subscribers.
         self.changed(transactions, aor, bindings, Cause::Register);
         let now = transactions.now.mono;
         let subscription = Subscription {
@@ -269,8 +270,8 @@ impl RegEvents {
     }
 
     /// Handles a SUBSCRIBE in the dialog of a subscription of this worker: responds, and sends a NOTIFY. Zero in
-    /// Expires ends the subscription. The caller has checked that the sender may still subscribe
-    /// ([`RegEvents::address_of`]).
+    /// Expires ends the subscription. The caller must first authenticate the sender as the user of
+    /// [`RegEvents::address_of`] (RFC 6665 §6.3).
     ///
     /// # Errors
     /// [`RespondError`].
@@ -407,7 +408,7 @@ impl RegEvents {
     fn length_of(&self, message: &Message<'_>) -> Result<u32, Refusal> {
         let mut unknown = message.require().filter_map(Result::ok).peekable();
         if unknown.peek().is_some() {
-            // The field is no longer than Require.
+            // Unsupported has at most as many bytes as Require.
             let requires = message.headers(HeaderKind::Require);
             let length: usize = requires.map(|it| it.value.len() + 2).sum();
             let mut buffer = vec![0; length + 64];
@@ -628,8 +629,9 @@ fn write_lines(
     lines.extend_from_slice(b"\r\n\r\n");
 }
 
-/// Whether a response to a NOTIFY ends the subscription (RFC 6665 §4.2.2). Another failure may be temporary. The
-/// subscriber then finds out by the version of the next document that it has missed one (RFC 3680 §5.1).
+/// Whether this response to a NOTIFY ends the subscription: the codes of RFC 6665 §4.2.2, and 408, which counts as a
+/// timeout. After another code, the version of the next document shows the subscriber that one is missing (RFC 3680
+/// §5.2).
 const fn ends_subscription(code: u16) -> bool {
     matches!(
         code,

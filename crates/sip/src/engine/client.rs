@@ -78,7 +78,7 @@ impl Engine {
         let key = ClientKey { slot, generation };
         let length = self.compose_request(out, &to, key)?;
         let bytes = self.scratch.get(..length).unwrap_or_default();
-        let message = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
+        let message = self.store.keep(bytes).ok_or(RequestError::TooLong)?;
         let timers = self.config.timers;
         let reliable = to.transport.is_reliable();
         self.clients.slab.insert(Client {
@@ -180,8 +180,9 @@ impl Engine {
         self.cancel_with_reason(now, key, b"");
     }
 
-    /// As [`Engine::cancel`]. The CANCEL has these Reason header lines (RFC 3326 §2), at most [`MAX_REASON_BYTES`] of
-    /// them. It has none if too many CANCELs wait for a provisional response.
+    /// As [`Engine::cancel`]. `reason` is complete Reason header lines, each with its CRLF (RFC 3326 §2). The CANCEL has
+    /// none of them if they exceed [`MAX_REASON_BYTES`]. The same holds if 1,024 CANCELs with a Reason already wait for
+    /// a provisional response.
     pub fn cancel_with_reason(&mut self, now: Mono, key: ClientKey, reason: &[u8]) {
         let timers = self.config.timers;
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
@@ -513,9 +514,9 @@ impl Engine {
     }
 }
 
-/// The maximum length of the Reason header lines of a CANCEL.
+/// The maximum length of all Reason header lines of a CANCEL together, in bytes, with CRLF.
 pub const MAX_REASON_BYTES: usize = 256;
-/// How many CANCELs may wait for a provisional response with their Reason: 256 kB of them.
+/// How many CANCELs may wait for a provisional response with their Reason: 256 KiB in all.
 const MAX_REASONS: usize = 1024;
 
 /// About what our Via takes.

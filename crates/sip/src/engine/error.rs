@@ -53,10 +53,11 @@ pub enum RequestError {
     /// The listener has no sent-by for the transport.
     #[error("no sent-by is configured for this listener and transport")]
     NoSentBy,
-    /// It is no request.
+    /// The pieces do not form a request, or an ACK was passed to [`Engine::request`](super::Engine::request).
     #[error("the message is no request")]
     Malformed,
-    /// With our Via, it is longer than the engine can keep: answer with 513.
+    /// With the Via of this server, the request has more than 65,536 bytes. A proxy responds with 513 (RFC 3261
+    /// §21.5.7).
     #[error("the message is too long")]
     TooLong,
     /// The connection named is not open.

@@ -47,7 +47,8 @@ impl Engine {
     }
 
     /// Sends a request that has no transaction: the ACK for a 2xx, or one forwarded statelessly. Its branch is made
-    /// from `number`: the same for a retransmission, another for anything else.
+    /// from `number`: the same for a retransmission, another for anything else. A request that is too large for UDP
+    /// goes over TCP. If no connection opens, it goes over UDP (RFC 3261 §18.1.1).
     ///
     /// # Errors
     /// [`RequestError`].
@@ -95,7 +96,7 @@ impl Engine {
             let to = SendTo::Stream(connection);
             self.outputs.send(to, Origin::Nobody, bytes);
         } else if to.transport.is_reliable() {
-            let cell = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
+            let cell = self.store.keep(bytes).ok_or(RequestError::TooLong)?;
             let waiting = match may_be_udp {
                 true => Waiting::LargeRequest(Box::new(out.to.clone()), cell),
                 false => Waiting::Response(None, cell),

@@ -6,8 +6,9 @@
 //!
 //! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are
 //! free slots. One source alone gets four fifths, two get four ninths each, and there is always room for another. An
-//! array of fixed size counts the open transactions, by a keyed hash of the source's prefix. A request that is longer
-//! than [`REQUEST_BYTES`] counts as several: otherwise a source with few long requests could take all memory.
+//! array of fixed size counts the open transactions, by a keyed hash of the source's prefix. A request counts as one
+//! transaction, and as one more for each full [`REQUEST_BYTES`] of its length: otherwise a source with few long requests
+//! could take all memory.
 
 use std::net::IpAddr;
 
@@ -35,9 +36,9 @@ const END: u32 = u32::MAX;
 pub(super) enum QuotaState {
     /// The transaction is open. It counts in the counter with this index.
     Open {
-        /// The index.
+        /// Index of the counter of its source.
         counter: u16,
-        /// As how many it counts.
+        /// How many transactions it counts as.
         weight: u16,
     },
     /// The transaction is finished, and is in the list of finished ones. Both are slots of the table; [`END`] if there

@@ -199,8 +199,8 @@ impl RealmUsers {
         }
     }
 
-    /// The name by which wrong passwords are counted: of the user, however the credentials write it. If it is a hash of
-    /// no user, the hash.
+    /// The user name under which wrong passwords count, without escapes. For a `userhash` of no known user (RFC 7616
+    /// §3.4.4), it is the hash.
     pub(super) fn name_for_limits<'c>(&'c self, credentials: &Credentials<'c>) -> Cow<'c, [u8]> {
         match self.name_in(credentials) {
             name if name.is_empty() => credentials.name(),

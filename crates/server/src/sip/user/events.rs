@@ -54,7 +54,7 @@ impl WorkerTu {
         let worker = self.events.as_ref().and_then(|it| it.worker_of(&request));
         match worker {
             Some(worker) if worker == self.number => {
-                self.refreshed(transactions, request)?;
+                self.refresh_subscription(transactions, request)?;
                 Ok(RequestOwner::Here)
             }
             Some(worker) => Ok(RequestOwner::Elsewhere(worker)),
@@ -64,7 +64,7 @@ impl WorkerTu {
 
     /// A SUBSCRIBE within a subscription. Its sender must be the user, as at the beginning (RFC 6665 §6.3): the tags of a
     /// dialog are no secret, and the next NOTIFY goes to the source of this SUBSCRIBE.
-    fn refreshed(
+    fn refresh_subscription(
         &mut self,
         transactions: &mut Transactions<'_>,
         mut request: NewRequest<'_>,
