@@ -37,7 +37,9 @@ const REFRESH: Duration = Duration::from_secs(40);
 
 /// Resident memory that may stay at the end. Caches and tables that have grown once are a part of it.
 const SPARE: u64 = 24 << 20;
-/// How much more memory the last third of a long run may use than the middle third.
+/// The table of used nonce counts grows for two lifetimes of a nonce, and a little later.
+const NONCES: Duration = Duration::from_secs(21 * 60);
+/// How much more memory the second half of the time after [`NONCES`] may use than the first half.
 const GROWTH: u64 = 1 << 20;
 
 /// Gauges that are at the end what they were at the beginning.
@@ -104,9 +106,23 @@ fn phones_come_and_go_for_half_an_hour() {
         is_whole: true,
     };
     let samples = Lab::start(&plan).run(&plan);
-    let (middle, last) = thirds(&samples);
-    println!("resident memory: {middle} bytes in the middle third, {last} in the last one");
-    assert!(last < middle + GROWTH, "memory grows: {samples:?}");
+    println!("resident memory: {samples:?}");
+    let interval = plan.time / samples.len().max(1) as u32;
+    let later: Vec<u64> = (1..)
+        .zip(samples)
+        .filter(|(number, _)| interval * *number > NONCES)
+        .map(|(_, bytes)| bytes)
+        .collect();
+    if later.len() < 10 {
+        println!("the run is too short to judge the memory");
+        return;
+    }
+    let (first, second) = later.split_at(later.len() / 2);
+    let (first, second) = (mean(first), mean(second));
+    println!(
+        "after {NONCES:?}: {first} bytes in the first half of the time, {second} in the second"
+    );
+    assert!(second < first + GROWTH, "memory grows");
 }
 
 /// The time in `HAIRPIN_SOAK`: `20m`, `90s` or `90`.
@@ -437,14 +453,8 @@ pub(crate) fn resident(serve: &Serve) -> u64 {
     kib.parse::<u64>().expect("a number") * 1024
 }
 
-/// The means of the middle and of the last third.
-pub(crate) fn thirds(samples: &[u64]) -> (u64, u64) {
-    let third = samples.len() / 3;
-    let mean = |part: &[u64]| part.iter().sum::<u64>() / part.len().max(1) as u64;
-    (
-        mean(&samples[third..2 * third]),
-        mean(&samples[2 * third..]),
-    )
+fn mean(samples: &[u64]) -> u64 {
+    samples.iter().sum::<u64>() / samples.len().max(1) as u64
 }
 
 fn caller(thread: usize, phone: usize) -> String {

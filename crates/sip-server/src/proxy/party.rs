@@ -22,38 +22,40 @@ pub(super) fn callee_token(
     let name = match (target.near, &target.hop) {
         (Some(node), _) if target.is_node => return Token::Node(node),
         (Some(near), _) => return Token::Near(near),
-        // After a reload, the name of the trunk is unknown.
-        (None, Some(hop)) => match policy.trunk_name(hop) {
-            b"" => return Token::Pass,
-            name => name,
-        },
+        (None, Some(hop)) => Some(policy.trunk_name(hop)),
         (None, None) => {
             let uri = Uri::parse(destination).ok();
             let sip = uri.as_ref().and_then(|uri| uri.as_sip());
             match sip.map(|sip| sip.maddr().unwrap_or(sip.host).ip()) {
-                Some(Some(ip)) => policy.source_name(&Flow {
-                    remote: SocketAddr::new(ip, 0),
-                    connection: None,
-                    ..base.from.flow
-                }),
+                Some(Some(ip)) => {
+                    let there = Flow {
+                        remote: SocketAddr::new(ip, 0),
+                        connection: None,
+                        ..base.from.flow
+                    };
+                    let trunk = policy.trunk_of(&there);
+                    trunk.map(|_| policy.source_name(&there))
+                }
                 // A host name may lead to a trunk.
                 _ if !base.is_of_anyone || target.reach == AllowedDestination::Anywhere => {
                     return Token::Pass;
                 }
-                _ => b"",
+                _ => None,
             }
         }
     };
     match name {
-        b"" => Token::Trunk(NO_TRUNK),
-        name => Token::Trunk(trunk_group(name)),
+        None => Token::Trunk(NO_TRUNK),
+        // The trunk has no name, or it is unknown after a reload.
+        Some(b"") => Token::Pass,
+        Some(name) => Token::Trunk(trunk_group(name)),
     }
 }
 
 /// The token in the Record-Route value for requests to the caller.
 pub(super) fn caller_token(base: &Base) -> Token {
     match (base.is_trunk, base.is_node) {
-        // After a reload, the name of the trunk may be unknown.
+        // The trunk has no name, or it is unknown after a reload.
         (true, _) if base.trunk_group == NO_TRUNK => Token::Pass,
         (true, _) => Token::Trunk(base.trunk_group),
         // Connections between nodes end when nothing uses them.
