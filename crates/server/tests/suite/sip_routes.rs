@@ -231,20 +231,25 @@ fn calls_from_a_trunk_to_a_trunk_have_the_limits_of_the_domain() {
 /// RFC 3261 §26: a route set is no credential. Whoever has seen a call can send its Record-Route values.
 #[test]
 fn the_route_set_of_a_call_leads_to_its_other_party_only() {
-    let [a, b] = ["127.0.0.43", "127.0.0.44"].map(|ip| Carrier::new(ip, &[(0, 200)]));
-    let trunks = vec![a.trunk("a"), b.trunk("b")];
+    let carriers = ["127.0.0.43", "127.0.0.44", "127.0.0.46"];
+    let [a, b, unnamed] = carriers.map(|ip| Carrier::new(ip, &[(0, 200)]));
+    let trunks = vec![a.trunk("a"), b.trunk("b"), unnamed.trunk("")];
     let server = serve(settings(trunks, vec![route("+49", &["a"])]));
     let mut phone = Phone::udp(&server, "user1");
     phone.ask(Method::Invite, "sip:+49301@example.com", "call");
     let ok = phone.expect("SIP/2.0 200");
     let stranger = Peer::new("127.0.0.45", &server);
     let own = stranger.0.local_addr().expect("an address");
-    let mut routes = values(&ok, "Record-Route");
-    routes.reverse();
-    let (routes, call) = (routes.join(", "), value(&ok, "Call-ID"));
+    let route_set = |ok: &str| {
+        let mut routes = values(ok, "Record-Route");
+        routes.reverse();
+        (routes.join(", "), value(ok, "Call-ID").to_owned())
+    };
+    let mut dialog = route_set(&ok);
     let mut number = 0;
-    let mut answer = |method: &str, to: SocketAddr, tag: &str| {
+    let mut answer = |dialog: &(String, String), method: &str, to: SocketAddr, tag: &str| {
         number += 1;
+        let (routes, call) = dialog;
         let text = format!(
             "{method} sip:x@{to} SIP/2.0\r\nVia: SIP/2.0/UDP {own};rport;branch=z9hG4bKs{number}\r\n\
              From: <sip:user1@example.com>;tag=1\r\nTo: <sip:x@{to}>{tag}\r\nCall-ID: {call}\r\n\
@@ -263,19 +268,28 @@ fn the_route_set_of_a_call_leads_to_its_other_party_only() {
     };
     for method in ["MESSAGE", "INVITE", "REGISTER", "SUBSCRIBE"] {
         // Without a To tag, it is a request of its own.
-        let code = answer(method, a.at(), "");
+        let code = answer(&dialog, method, a.at(), "");
         assert!(code.starts_with("SIP/2.0 407 "), "{method}: {code}");
         // Neither another trunk nor the source address, which may be forged.
         for to in [b.at(), own] {
-            let code = answer(method, to, ";tag=2");
+            let code = answer(&dialog, method, to, ";tag=2");
             assert!(code.starts_with("SIP/2.0 403 "), "{method} {to}: {code}");
         }
     }
     assert_eq!((a.requests(), b.requests()), (1, 0));
     // The call goes on.
-    let code = answer("BYE", a.at(), ";tag=c1");
+    let code = answer(&dialog, "BYE", a.at(), ";tag=c1");
     assert!(code.starts_with("SIP/2.0 200 "), "{code}");
     assert_eq!(a.requests(), 2);
+    // Calls to the addresses of trunks, with and without a name.
+    for (carrier, call) in [(&b, "named"), (&unnamed, "unnamed")] {
+        let to = carrier.at();
+        phone.ask(Method::Invite, &format!("sip:x@{to}"), call);
+        let ok = phone.expect("SIP/2.0 200");
+        dialog = route_set(&ok);
+        let code = answer(&dialog, "BYE", to, ";tag=c1");
+        assert!(code.starts_with("SIP/2.0 200 "), "{call}: {code}");
+    }
 }
 
 /// What became of calls.
