@@ -33,6 +33,19 @@ struct Subscription {
     target: String,
 }
 
+impl Subscription {
+    /// The subscription that begins with this 200.
+    fn of(call: &str, ok: &str) -> Subscription {
+        Subscription {
+            call: call.to_owned(),
+            cseq: 2,
+            seen: Cell::new(0),
+            to: value(ok, "To").to_owned(),
+            target: value(ok, "Contact").trim_matches(['<', '>']).to_owned(),
+        }
+    }
+}
+
 /// Sends a SUBSCRIBE, and again with credentials. Returns the answer.
 fn ask(phone: &mut Phone, user: &str, call: &str, lines: &str) -> String {
     let uri = format!("sip:{user}@example.com");
@@ -54,13 +67,7 @@ fn subscribe(phone: &mut Phone, call: &str, expires: u32) -> (Subscription, Stri
     assert_eq!(status(&ok), 200, "{ok}");
     assert_eq!(value(&ok, "Expires"), expires.to_string());
     assert_eq!(value(&ok, "Allow-Events"), "reg");
-    let subscription = Subscription {
-        call: call.to_owned(),
-        cseq: 2,
-        seen: Cell::new(0),
-        to: value(&ok, "To").to_owned(),
-        target: value(&ok, "Contact").trim_matches(['<', '>']).to_owned(),
-    };
+    let subscription = Subscription::of(call, &ok);
     let notify = notified(phone, &subscription);
     (subscription, notify)
 }
@@ -341,13 +348,7 @@ fn a_refresh_keeps_the_route_set_and_a_temporary_failure_the_subscription() {
     let lines = format!("Event: reg\r\nRecord-Route: {route}\r\n");
     let ok = ask(&mut watcher, "user0", "sub", &lines);
     assert_eq!(status(&ok), 200, "{ok}");
-    let mut subscription = Subscription {
-        call: "sub".to_owned(),
-        cseq: 2,
-        seen: Cell::new(0),
-        to: value(&ok, "To").to_owned(),
-        target: value(&ok, "Contact").trim_matches(['<', '>']).to_owned(),
-    };
+    let mut subscription = Subscription::of("sub", &ok);
     let notify = notified(&mut watcher, &subscription);
     assert_eq!(value(&notify, "Route"), route);
     // RFC 3261 §12.2: a target refresh does not change the route set.

@@ -95,14 +95,13 @@ impl Proxy {
         true
     }
 
-    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). These contacts are left to the caller:
+    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). Some contacts are left to the caller. Returns these,
+    /// and those that are tried. The following are left to the caller.
     ///
-    /// - contacts in a domain of this server, because another worker may have their bindings,
-    /// - contacts that were tried,
-    /// - contacts with another scheme than the Request-URI of the caller (RFC 3261 §16.7 step 4, RFC 5630 §5.3),
-    /// - contacts above [`MAX_REDIRECTED`].
-    ///
-    /// Returns these, and the contacts that are tried.
+    /// - Contacts in a domain of this server. Another worker may have their bindings.
+    /// - Contacts that were tried.
+    /// - Contacts with another scheme than the Request-URI of the caller (RFC 5630 §5.3).
+    /// - Contacts above [`MAX_REDIRECTED`].
     fn redirected(
         &mut self,
         stack: &Stack<'_>,
