@@ -68,8 +68,8 @@ impl SerialOutput {
         if has_stale_breakpoint(&self.console()) {
             return Some("QEMU ran a stale breakpoint");
         }
-        // This happened once: a machine stopped in the middle of a check, and the check's own timeout(1) did not end
-        // the check either. The kernel was 5.10, which refuses the programs of the relay.
+        // A hang happened once: a machine stopped in the middle of a check, and timeout(1) did not end that check
+        // either. The kernel was 5.10, which refuses the programs of the relay.
         self.is_timed_out.then_some("the machine hung")
     }
 

@@ -132,7 +132,7 @@ impl Sides {
         }
     }
 
-    /// The next hop of requests to the called party, if its address is known.
+    /// Sets the next hop of requests to the called party. `None`: its address is unknown.
     pub(crate) fn by_next_hop(self, next_hop: Option<&ElementHashes>) -> Sides {
         Sides {
             next_hop: next_hop.map_or(0, |it| it.address),
@@ -157,8 +157,8 @@ impl Sides {
         known.any(|mark| seen.contains(mark))
     }
 
-    /// Whether a BYE without a response went to a phone, by a flow, or to the known next hop. The caller could otherwise
-    /// choose a closed port.
+    /// Whether a BYE without a response may end the call. One of three must hold: the called party is a phone, the BYE
+    /// used a flow, or it went to the known next hop. The caller could otherwise choose a closed port.
     fn is_expected_destination(&self, sent_to: &ElementHashes, is_by_flow: bool) -> bool {
         let is_it = self.next_hop != 0 && self.next_hop == sent_to.address;
         is_it || is_by_flow || self.kind == Kind::Phone

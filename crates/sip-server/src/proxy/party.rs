@@ -11,8 +11,8 @@ use super::policy::Policy;
 use super::target::Target;
 use super::token::{NO_TRUNK, Token, trunk_group};
 
-/// The token in the Record-Route value for requests to the callee, if they do not go by a flow. If the connection of
-/// another worker is closed, the request goes to the address of the contact, and so do the requests of the dialog.
+/// The token in the Record-Route value for requests to the callee, if they do not go by a flow. A target with a flow
+/// needs it, too: if the connection is closed, the requests go to the contact.
 /// `destination`: the URI that the request is sent to.
 pub(super) fn callee_token(
     policy: &dyn Policy,
@@ -36,7 +36,8 @@ pub(super) fn callee_token(
                     let trunk = policy.trunk_of(&there);
                     trunk.map(|_| policy.source_name(&there))
                 }
-                // A host name may lead to a trunk.
+                // A host name may lead to a trunk. This counts only if the sender is known, or the configuration chose the
+                // target.
                 _ if !base.is_of_anyone || target.reach == AllowedDestination::Anywhere => {
                     return Token::Pass;
                 }

@@ -75,8 +75,9 @@ enum RouteUri {
 impl Routed<'_> {
     /// Where a request within the dialog may go. `sender`: the address of its sender, if that is proven.
     ///
-    /// Both sides know the tokens, so a token does not authenticate the sender. The request reaches the address and the
-    /// trunks of the last token, and `sip.targets`. With [`Token::Pass`], it reaches all trunks.
+    /// Both sides know the tokens, so a token does not authenticate the sender. The request reaches `sip.targets`, the
+    /// trunks of the last token, and one address. This is the address of the last token. If that token has none, it is
+    /// the proven address of the sender. With [`Token::Pass`], the request reaches all trunks.
     pub(super) fn allowed_destination(&self, sender: Option<IpAddr>) -> AllowedDestination {
         AllowedDestination::InDialog(self.near.or(sender), self.trunks)
     }
@@ -409,7 +410,7 @@ pub(super) fn is_same(one: &Flow, other: &Flow) -> bool {
 
 /// Whether a request is within a dialog. `is_known`: its Route has a token that this server wrote for this Call-ID. A
 /// To tag alone proves nothing, because anybody can invent one. Without a To tag, only ACK and BYE count as within a
-/// dialog: a peer of RFC 2543 may have no tag (RFC 3261 §12.2.1.1). Every other method could also be sent outside.
+/// dialog: a peer of RFC 2543 may have no tag (RFC 3261 §12.2.1.1). Every other method counts as outside of a dialog.
 pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
     let has_tag = || message.to().is_ok_and(|to| to.tag.is_some());
     is_known && (matches!(message.method(), Some(Method::Ack | Method::Bye)) || has_tag())
