@@ -10,6 +10,7 @@ use stores::Options;
 use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
 use super::setting::{FromText, Mistake, one_of, word};
+use super::source::Located;
 
 /// The secret that all nodes have; empty without a cluster.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -244,6 +245,12 @@ pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
     })
 }
 
+/// The engine, if there is one. The default is an empty text.
+pub(super) fn engine(settings: &Settings) -> Option<&Located<Engine>> {
+    let engine = settings.cluster_engine.as_ref();
+    engine.filter(|engine| !engine.value.0.is_empty())
+}
+
 /// The beginnings of the URLs of engines with TLS. The last two are for Sentinels and for a Redis Cluster.
 const TLS_SCHEMES: [&str; 4] = ["rediss://", "valkeys://", "rediss-", "valkeys-"];
 
@@ -252,8 +259,7 @@ const TLS_SCHEMES: [&str; 4] = ["rediss://", "valkeys://", "rediss-", "valkeys-"
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let has_secret = settings.cluster_secret.as_ref();
     let has_secret = has_secret.is_some_and(|secret| !secret.value.0.is_empty());
-    if let Some(engine) = &settings.cluster_engine
-        && !engine.value.0.is_empty()
+    if let Some(engine) = engine(settings)
         && !has_secret
     {
         let message = "cluster.engine requires cluster.secret";
@@ -277,9 +283,9 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         report
             .push(Diagnostic::error(&second.at, message).help("put all issuers into one PEM file"));
     }
-    if let (Some(first), Some(engine)) = (files.first(), &settings.cluster_engine) {
+    if let (Some(first), Some(engine)) = (files.first(), engine(settings)) {
         let url = &engine.value.0;
-        if !url.is_empty() && !TLS_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+        if !TLS_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
             let message = "cluster.engine_ca requires an engine with TLS";
             let help =
                 "begin the URL of cluster.engine with rediss://, or remove cluster.engine_ca";
@@ -371,6 +377,14 @@ mod tests {
         assert!(warned.config.is_some());
         let said = warned.one_line_each().remove(0);
         assert!(said.contains("do not send calls to a name"), "{said}");
+    }
+
+    #[test]
+    fn a_node_without_an_engine_may_have_a_name() {
+        let sip = "[sip]\nlisten = [\"10.0.0.5:5060\"]\nadvertise = [\"sip.example.org\"]";
+        for engine in ["", "engine = \"\""] {
+            assert_eq!(of(&format!("{engine}\n{sip}")).one_line_each(), [""; 0]);
+        }
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// Whether its value is hidden in outputs.
     pub(crate) secret: bool,
+    /// If it is secret: the fields of its tables that are not, such as `name`, or `users.name`.
+    plain: &'static [&'static str],
     /// Whether a reload applies a new value; otherwise a restart is necessary.
     pub(crate) live: bool,
     /// Its field of [`Settings`].
@@ -87,6 +89,7 @@ impl Key {
             section,
             name,
             secret: false,
+            plain: &[],
             live: true,
             slot,
         }
@@ -97,9 +100,20 @@ impl Key {
         self
     }
 
+    /// Like [`Key::secret`], but these fields of its tables may be shown.
+    pub(super) const fn secret_except(mut self, plain: &'static [&'static str]) -> Self {
+        self.plain = plain;
+        self.secret()
+    }
+
     pub(super) const fn at_start(mut self) -> Self {
         self.live = false;
         self
+    }
+
+    /// Whether outputs may have the value of a field of its tables. Without tables, `field` is empty.
+    pub(super) fn shows(&self, field: &str) -> bool {
+        !self.secret || self.plain.contains(&field)
     }
 
     /// `section.name`.

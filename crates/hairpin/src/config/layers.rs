@@ -74,16 +74,16 @@ fn environment(
         return;
     }
     let key = KEYS.iter().find(|key| key.variable() == name);
+    let old = OldKey::find_variable(&name);
+    let known = old.map(Named::Old).or(key.map(Named::New));
     let text = value.to_str();
     let (source, at) = shown(
         sources,
         Layer::Environment,
         &format!("{name}="),
-        key,
+        known.is_some_and(Named::is_shown),
         text.unwrap_or("?"),
     );
-    let old = OldKey::find_variable(&name);
-    let known = old.map(Named::Old).or(key.map(Named::New));
     match (known, text.map(Raw::Plain)) {
         (Some(known), Some(raw)) => known.read(&Node { raw, at }, settings, sources, report),
         (Some(_), None) => report.error(&at, "the value is not UTF-8"),
@@ -102,6 +102,14 @@ enum Named {
 }
 
 impl Named {
+    /// Whether its value may be shown.
+    fn is_shown(self) -> bool {
+        match self {
+            Named::New(key) => key.shows(""),
+            Named::Old(_) => true,
+        }
+    }
+
     /// Reads a value of the environment or of a flag, unless the same layer has set the key by its other name.
     fn read(
         self,
@@ -156,6 +164,9 @@ fn unknown_variable(name: &str, at: &Location) -> Diagnostic {
 
 fn command_line(flag: &Flag, settings: &mut Settings, sources: &mut Sources, report: &mut Report) {
     let key = KEYS.iter().find(|key| key.path() == flag.key);
+    let old = OldKey::find_path(&flag.key);
+    let known = old.map(Named::Old).or(key.map(Named::New));
+    let is_shown = known.is_some_and(Named::is_shown);
     let typed = if flag.flag == "--set" {
         format!("--set {}=", flag.key)
     } else {
@@ -165,7 +176,7 @@ fn command_line(flag: &Flag, settings: &mut Settings, sources: &mut Sources, rep
         .values
         .iter()
         .map(|value| {
-            let (_, at) = shown(sources, Layer::Flag, &typed, key, value);
+            let (_, at) = shown(sources, Layer::Flag, &typed, is_shown, value);
             Node {
                 raw: Raw::Plain(value),
                 at,
@@ -175,8 +186,7 @@ fn command_line(flag: &Flag, settings: &mut Settings, sources: &mut Sources, rep
     let Some(first) = nodes.first().cloned() else {
         return;
     };
-    let old = OldKey::find_path(&flag.key);
-    match old.map(Named::Old).or(key.map(Named::New)) {
+    match known {
         Some(Named::New(key)) if flag.list => {
             let list = Node {
                 at: first.at,
@@ -212,19 +222,16 @@ fn unknown_path(path: &str, source: SourceId) -> Diagnostic {
     .help(help)
 }
 
-/// Adds `typed` + `value` as a text that may be shown, and says where in it the value stands.
+/// Adds `typed` + `value` as a text that may be shown, and says where in it the value stands. If not `is_shown`, the
+/// value is masked: a misspelt name can be that of a secret.
 fn shown(
     sources: &mut Sources,
     layer: Layer,
     typed: &str,
-    key: Option<&Key>,
+    is_shown: bool,
     value: &str,
 ) -> (SourceId, Location) {
-    let value = if key.is_some_and(|key| key.secret) {
-        "***"
-    } else {
-        value
-    };
+    let value = if is_shown { value } else { "***" };
     let name = if layer == Layer::Flag {
         "command line"
     } else {

@@ -25,6 +25,7 @@ mod includes;
 mod key;
 mod layers;
 mod logging;
+mod mask;
 mod microseconds;
 mod nat_discovery;
 mod network;

@@ -86,7 +86,8 @@ pub(crate) trait FromText: Sized {
 impl<T: FromText> Setting for T {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Some(text) = node.text() else {
-            report.push(wrong_type(node, T::EXPECTED).help_if(quoting(node)));
+            let help = quoting(node).filter(|_| !T::SECRET);
+            report.push(wrong_type(node, T::EXPECTED).help_if(help));
             return None;
         };
         T::from_text(text)
@@ -165,9 +166,10 @@ pub(crate) type List<T> = Vec<Located<T>>;
 impl<T: Setting> Setting for List<T> {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Some(items) = node.items() else {
-            let help = node
-                .text()
-                .map(|text| format!("write it as a list: [{}]", quote(text)));
+            // A secret stays hidden, and so does a text that cannot be an element.
+            let item = node.text().map(|_| T::read(node, &mut Report::default()));
+            let item = item.map(|item| item.map_or("..".to_owned(), |item| item.write(false)));
+            let help = item.map(|item| format!("write it as a list: [{item}]"));
             report.push(wrong_type(node, "a list").help_if(help));
             return None;
         };

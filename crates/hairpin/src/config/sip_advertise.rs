@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::cluster;
 use super::diagnostics::{Diagnostic, Report};
 use super::network::is_dns_name;
 use super::schema::Settings;
@@ -126,7 +127,7 @@ pub(super) fn check(settings: &Settings, listeners: &[SocketAddr], report: &mut 
         let mut all = list.value.iter();
         all.find(|entry| entry.value.0.host.parse::<IpAddr>().is_err())
     });
-    if let (Some(name), Some(_)) = (name, &settings.cluster_engine) {
+    if let (Some(name), Some(_)) = (name, cluster::engine(settings)) {
         let message = "other nodes of the cluster do not send calls to a name";
         let help = "write the address of this node, like \"203.0.113.5\"";
         report.push(Diagnostic::warning(&name.at, message).help(help));

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use super::mask::masked;
+
 /// Names one text of a [`Sources`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SourceId(usize);
@@ -48,7 +50,7 @@ pub(crate) struct Source {
     pub(crate) layer: Layer,
     /// What to call it: a path, or the name of the layer.
     pub(crate) name: String,
-    /// The text as the user may see it (secrets given by environment or flag are masked).
+    /// The text as the user may see it: secrets are masked. Places in a file are right, though.
     pub(crate) text: String,
 }
 
@@ -64,10 +66,14 @@ impl Sources {
         name: impl Into<String>,
         text: impl Into<String>,
     ) -> SourceId {
+        let text = text.into();
         self.0.push(Source {
             layer,
             name: name.into(),
-            text: text.into(),
+            text: match layer {
+                Layer::File => masked(&text),
+                _ => text,
+            },
         });
         SourceId(self.0.len() - 1)
     }

@@ -4,7 +4,7 @@
 //! The tests need root (CAP_BPF and CAP_NET_ADMIN) and are skipped without.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
@@ -454,4 +454,38 @@ fn an_upgrade_moves_the_bindings_from_the_file_to_a_database() {
     let count = "SELECT count(*) FROM hairpin_sip_binding";
     let rows = file.query_row(count, [], |row| row.get::<_, i64>(0));
     assert_eq!(rows.unwrap(), 60);
+}
+
+/// The numbers of the workers of the new process do not begin at 0.
+#[test]
+fn the_new_process_probes_trunks_and_registers_there() {
+    if !may_load_programs() {
+        return eprintln!("skipped: this process may not load programs");
+    }
+    let server = Server::start(true);
+    let first = u64::from(server.first.id());
+    let trunk = UdpSocket::bind("127.0.0.2:0").unwrap();
+    trunk
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let at = trunk.local_addr().unwrap();
+    let config = server.folder.path().join("hairpin.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let added = format!(
+        "[[sip.trunk]]\nname = \"a\"\naddresses = [\"127.0.0.2\"]\nto = [\"sip:{at}\"]\nprobe_interval = \"5s\"\n\
+         register = \"sip:+4930@{at}\"\nregister_contact = \"sip:+4930@{}\"\n\
+         user = \"u\"\npassword = \"{PASSWORD}\"\n",
+        server.plain,
+    );
+    std::fs::write(&config, text + &added).unwrap();
+    let second = server.upgrade();
+    let mut missing = vec!["OPTIONS ", "REGISTER "];
+    let mut buffer = [0; 4096];
+    while !missing.is_empty() {
+        let length = trunk.recv(&mut buffer).unwrap();
+        missing.retain(|method| !buffer[..length].starts_with(method.as_bytes()));
+    }
+    server.wait_for_the_end_of(first);
+    kill(second, "-TERM");
+    eventually("the new process ends", || !is_alive(second));
 }

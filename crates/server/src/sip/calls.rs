@@ -279,6 +279,11 @@ impl CallControl {
         Ok(tickets)
     }
 
+    /// Whether nobody may call the number in this URI.
+    pub(super) fn forbids(&self, uri: &[u8]) -> bool {
+        self.numbers.forbid(uri)
+    }
+
     /// The domain of a user: that of the name, or of From, which may be anonymous.
     fn domain_of<'d>(&'d self, user: &'d [u8], from: Option<&'d Aor>) -> &'d [u8] {
         let at = user.iter().rposition(|byte| *byte == b'@');

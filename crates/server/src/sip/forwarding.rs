@@ -624,6 +624,10 @@ impl Calls for ServerPolicy<'_> {
         self.calls.session_timer()
     }
 
+    fn forbids(&self, uri: &[u8]) -> bool {
+        self.calls.forbids(uri)
+    }
+
     fn admit(&mut self, now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
         let of_trunk = self.admit_from_trunk(now, call)?;
         let from = call.message.from().ok();

@@ -523,6 +523,11 @@ impl Secrets {
         }
     }
 
+    /// Whether this is the number of the first worker of this process. After an upgrade, it is not 0.
+    fn is_first(&self, worker: u16) -> bool {
+        worker == self.commons.numbering.first_worker
+    }
+
     /// The identity of the worker with this number.
     fn origin(&self, number: u16) -> WorkerIdentity {
         WorkerIdentity {

@@ -4,13 +4,14 @@ use super::counters::{DNS_OUTCOMES, SipCounters};
 use super::names::{AddressFamilies, DnsFailure, DnsQueryResult, NameResolver};
 use super::settings::SipConfig;
 use crate::worker::{Mailboxes, WorkerMessage};
+use ipnet::IpNet;
 use sip::Mono;
 use sip::dispatch::{Allowed, ClusterNodes, Config, Dispatcher, PeerGroups, Source};
 use sip::engine::Engine;
 use sip::flow::{ListenerKey, Transport};
 use sip::routing::{DnsFailed, DnsRecords, Query};
 use sip_server::proxy::trunk_group;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,9 @@ use std::time::Duration;
 /// The maximum of client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few,
 /// unless there is an attack.
 const MAX_REQUESTS: usize = 1000;
+
+/// Trunks from before reloads whose addresses are stored.
+const MAX_FORMER_TRUNKS: usize = 256;
 
 /// DNS queries in progress, per worker.
 const MAX_DNS_QUERIES: usize = 64;
@@ -30,7 +34,12 @@ pub(super) struct Requests {
     families: AddressFamilies,
     /// Results that are not handled yet.
     answers: VecDeque<DnsQueryResult>,
+    /// The addresses of trunks before reloads, the latest last. Calls through these trunks continue.
+    former: Vec<TrunkAddresses>,
 }
+
+/// The group of a trunk, and its networks.
+type TrunkAddresses = ([u8; 4], Vec<IpNet>);
 
 impl Requests {
     /// For a worker with these listeners. `tls` has those over TLS from which it can open connections.
@@ -65,7 +74,7 @@ impl Requests {
         config.max_queries = MAX_DNS_QUERIES;
         // The maximum time of a transaction of the caller, for each of two servers.
         config.failover_time = sip_config.settings.t1.saturating_mul(128);
-        config.allowed = allowed(sip_config);
+        config.allowed = allowed(sip_config, Vec::new());
         config.nodes = nodes(listeners, sip_config);
         Requests {
             dispatcher: Dispatcher::new(config, key, seed),
@@ -75,12 +84,21 @@ impl Requests {
                 v6: listeners.iter().any(SocketAddr::is_ipv6) || tls.clone().any(|tls| !tls.is_v4),
             },
             answers: VecDeque::new(),
+            former: Vec::new(),
         }
     }
 
-    /// New settings.
-    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
-        self.dispatcher.allow(allowed(sip_config));
+    /// New settings, and those before.
+    pub(super) fn apply_settings(&mut self, new: &SipConfig, old: &SipConfig) {
+        let current = trunk_addresses(new);
+        self.former.extend(trunk_addresses(old));
+        let mut later = HashSet::new();
+        self.former.reverse();
+        self.former
+            .retain(|it| !current.contains(it) && later.insert(it.clone()));
+        self.former.truncate(MAX_FORMER_TRUNKS);
+        self.former.reverse();
+        self.dispatcher.allow(allowed(new, self.former.clone()));
     }
 
     /// Sends the DNS queries of the dispatcher. Their results are messages to this worker.
@@ -191,13 +209,18 @@ fn nodes(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<ClusterNode
     })
 }
 
-/// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to
-/// trunks. Each trunk is a group.
-fn allowed(sip_config: &SipConfig) -> Allowed {
-    let rules = sip_config.settings.targets.clone();
+/// The trunks. Each is a group.
+fn trunk_addresses(sip_config: &SipConfig) -> Vec<TrunkAddresses> {
     let trunks = sip_config.settings.trunks.iter();
     let trunks = trunks.map(|trunk| (trunk_group(trunk.name.as_bytes()), trunk.addresses.clone()));
-    let trunks: Vec<_> = trunks.collect();
+    trunks.collect()
+}
+
+/// Where a request may go whose target a caller or a phone has chosen, besides its own address: to `sip.targets` and to
+/// trunks. `former`: trunks that only requests within their dialogs may go to.
+fn allowed(sip_config: &SipConfig, former: Vec<TrunkAddresses>) -> Allowed {
+    let rules = sip_config.settings.targets.clone();
+    let trunks = trunk_addresses(sip_config);
     Box::new(move |to, groups| {
         let ip = to.ip().to_canonical();
         let is_target = rules
@@ -208,7 +231,12 @@ fn allowed(sip_config: &SipConfig) -> Allowed {
             PeerGroups::One(wanted) => wanted == group,
             PeerGroups::None => false,
         };
-        let mut trunks = trunks.iter().filter(|(group, _)| is_meant(*group));
-        is_target || trunks.any(|(_, networks)| networks.iter().any(|it| it.contains(&ip)))
+        let former = match groups {
+            PeerGroups::One(_) => &former[..],
+            PeerGroups::All | PeerGroups::None => &[],
+        };
+        let trunks = trunks.iter().chain(former);
+        let mut meant = trunks.filter(|(group, _)| is_meant(*group));
+        is_target || meant.any(|(_, networks)| networks.iter().any(|it| it.contains(&ip)))
     })
 }

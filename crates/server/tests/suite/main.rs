@@ -69,6 +69,7 @@ mod sip_sources;
 mod sip_streams;
 mod sip_torture;
 mod sip_transports;
+mod sip_trunk_access;
 mod sip_trunk_overload;
 mod sip_trunk_tls;
 mod sip_workers;

@@ -69,7 +69,7 @@ impl Carrier {
         carrier
     }
 
-    fn at(&self) -> SocketAddr {
+    pub(crate) fn at(&self) -> SocketAddr {
         self.socket.local_addr().expect("an address")
     }
 

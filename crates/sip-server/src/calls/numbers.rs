@@ -45,8 +45,14 @@ impl Numbers {
     }
 }
 
-/// The number in a URI. It is the user of a SIP URI, or the subscriber of a `tel` URI, without parameters and visual
-/// separators (RFC 3966 §3). Escapes are decoded, as the next hop does it.
+/// Whether a character is part of a number that has begun already, or not. A gateway may ignore all others, not only
+/// the visual separators of RFC 3966 §3, so they do not hide a number that is forbidden.
+const fn is_dialled(byte: u8, has_begun: bool) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'*' | b'#') || byte == b'+' && !has_begun
+}
+
+/// The number in a URI. It is the user of a SIP URI, or the subscriber of a `tel` URI, without parameters and
+/// separators. Escapes are decoded, as the next hop does it.
 fn number_in<'d>(uri: &[u8], digits: &'d mut [u8; MAX_DIGITS]) -> &'d [u8] {
     let text = match Uri::parse(uri) {
         Ok(Uri::Sip(sip)) => sip.user.unwrap_or_default(),
@@ -69,7 +75,7 @@ fn number_in<'d>(uri: &[u8], digits: &'d mut [u8; MAX_DIGITS]) -> &'d [u8] {
             byte = high << 4 | low;
             rest = behind;
         }
-        if matches!(byte, b'-' | b'.' | b'(' | b')' | b' ') {
+        if !is_dialled(byte, len > 0) {
             continue;
         }
         if len == MAX_DIGITS {
@@ -105,6 +111,10 @@ mod tests {
             ("sip:%2B4990%30123@carrier.example", true),
             ("sip:+49900123;phone-context=x@carrier.example", true),
             ("tel:+49-(900)-123", true),
+            ("sip:+49~9_00!'&=$,/?123@carrier.example", true),
+            ("sip:+49%009%0D%0A%E2%80%8B00123@carrier.example", true),
+            ("sip:%A0++49+900123@carrier.example", true),
+            ("sip:+49*900123@carrier.example", false),
             ("tel:+49.30.123;ext=+1", false),
             ("sip:0900123@carrier.example", false),
             ("sip:bob@carrier.example", false),

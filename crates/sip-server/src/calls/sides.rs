@@ -133,7 +133,7 @@ impl Sides {
     }
 
     /// Sets the next hop of requests to the called party. `None`: its address is unknown.
-    pub(crate) fn by_next_hop(self, next_hop: Option<&ElementHashes>) -> Sides {
+    pub(crate) fn with_next_hop(self, next_hop: Option<&ElementHashes>) -> Sides {
         Sides {
             next_hop: next_hop.map_or(0, |it| it.address),
             ..self
@@ -275,7 +275,7 @@ mod tests {
         let trunk = at("192.0.2.1:5060").of_trunk(key(), b"carrier");
         let caller = at("192.0.2.9:5060");
         let next_hop = at("192.0.2.2:5070");
-        let sides = Sides::to_server(CALLER, &caller, &trunk).by_next_hop(Some(&next_hop));
+        let sides = Sides::to_server(CALLER, &caller, &trunk).with_next_hop(Some(&next_hop));
         let ends = |place: ElementHashes, is_by_flow| {
             let bye = Bye {
                 has_no_response: true,

@@ -167,7 +167,7 @@ impl Proxy {
         let next_hop = self.next_hop_behind(message);
         let next_hop = next_hop.map(|remote| ElementHashes::at(calls_key, remote));
         let to_server = |caller: &ElementHashes, called: &ElementHashes| {
-            Sides::to_server(tag, caller, called).by_next_hop(next_hop.as_ref())
+            Sides::to_server(tag, caller, called).with_next_hop(next_hop.as_ref())
         };
         let Some(context) = self.contexts.get(key) else {
             return Sides::default();

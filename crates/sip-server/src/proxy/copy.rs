@@ -105,6 +105,7 @@ impl Proxy {
                 name => trunk_group(name),
             },
             is_of_anyone: plan.sender == Sender::Anyone,
+            is_of_user: matches!(plan.sender, Sender::User(_)),
             is_private: identity::is_private(message)
                 || identity::is_anonymous(message, &plan.sender, &*stack.policy),
             breadth: plan.breadth,
@@ -646,6 +647,7 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         is_trunk: false,
         trunk_group: NO_TRUNK,
         is_of_anyone: false,
+        is_of_user: false,
         is_private: false,
         breadth: 0,
         relaying: Relaying::No,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sip::flow::{Flow, ListenerKey};
-use sip::header::Authorization;
+use sip::header::{Authorization, NameAddr};
 use sip::uri::SipUri;
 use sip::{Host, Message, Method, Mono, Now};
 
@@ -172,17 +172,22 @@ pub struct NewCall<'a> {
     pub uri: &'a [u8],
     /// The numbers that routes make of it, for the trunks that they lead to.
     pub rewritten: &'a [&'a [u8]],
+    /// The Route values that are left. One of them may become the Request-URI (RFC 3261 §16.6 step 6).
+    pub route: &'a [NameAddr<'a>],
     /// `uri` is an address of record here.
     pub is_local: bool,
 }
 
 impl NewCall<'_> {
-    /// Whether the number that was called, or one that a route makes of it, is forbidden.
+    /// Whether a number is forbidden that the request may reach: the one that was called, one that a route makes of it,
+    /// or one in its Route values.
     #[must_use]
     pub fn is_forbidden(&self, numbers: &Numbers) -> bool {
         let is_forbidden = |uri: &[u8]| numbers.forbid(uri);
         !self.is_local
-            && (is_forbidden(self.uri) || self.rewritten.iter().any(|it| is_forbidden(it)))
+            && (is_forbidden(self.uri)
+                || self.rewritten.iter().any(|it| is_forbidden(it))
+                || self.route.iter().any(|it| is_forbidden(it.uri)))
     }
 }
 
@@ -216,6 +221,11 @@ pub trait Calls {
     /// Why it may not be forwarded.
     fn admit(&mut self, _now: Mono, _call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
         Ok(Vec::new())
+    }
+
+    /// Whether nobody may call the number in this URI. The proxy asks for the contacts of 3xx responses that it tries.
+    fn forbids(&self, _uri: &[u8]) -> bool {
+        false
     }
 
     /// Whether calls are recorded. If so, each INVITE outside of dialogs has a [`CallRecord`], also if the proxy

@@ -2,7 +2,7 @@
 
 use sip::Message;
 use sip::build::Edits;
-use sip::dispatch::{AllowedDestination, Failure};
+use sip::dispatch::{AllowedDestination, Failure, PeerGroups};
 use sip::header::Contact;
 use sip::uri::starts_with_sips;
 
@@ -99,6 +99,7 @@ impl Proxy {
     /// and those that are tried. The following are left to the caller.
     ///
     /// - Contacts in a domain of this server. Another worker may have their bindings.
+    /// - Contacts with a number that is forbidden.
     /// - Contacts that were tried.
     /// - Contacts with another scheme than the Request-URI of the caller (RFC 5630 §5.3).
     /// - Contacts above [`MAX_REDIRECTED`].
@@ -118,7 +119,13 @@ impl Proxy {
         if base.is_node {
             return (RemainingContacts::All, Vec::new());
         }
-        let reach = AllowedDestination::Near(base.from.flow.remote.ip());
+        // Trunks are for authenticated users: the callee may redirect anybody to a number that the owner pays for.
+        let (near, trunks) = match (base.is_of_user, base.is_trunk) {
+            (true, _) => (Some(base.from.flow.remote.ip()), PeerGroups::All),
+            (false, true) => (None, PeerGroups::None),
+            (false, false) => (Some(base.from.flow.remote.ip()), PeerGroups::None),
+        };
+        let reach = AllowedDestination::NearOrGroups(near, trunks);
         let is_sips = is_for_sips(&base.bytes);
         let before = context.redirect.as_ref();
         let before = before.map_or(0, |redirect| redirect.tried.len());
@@ -132,7 +139,8 @@ impl Proxy {
             let parsed = contact.parse_uri().ok();
             let sip = parsed.as_ref().and_then(|uri| uri.as_sip());
             let may_be_tried = sip.is_some_and(|sip| {
-                sip.is_sips == is_sips && stack.policy.domain(sip.host).is_none()
+                let is_foreign = stack.policy.domain(sip.host).is_none();
+                sip.is_sips == is_sips && is_foreign && !stack.policy.forbids(&uri)
             });
             let was_tried = || context.tried.iter().any(|tried| are_equal(tried, &uri));
             if !may_be_tried || before + new.len() >= MAX_REDIRECTED || was_tried() {

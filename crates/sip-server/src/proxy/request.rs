@@ -16,7 +16,6 @@ use super::route::{Reader, Routed, is_within};
 use super::sender::Sender;
 use super::target::{Selection, Target};
 use super::token::Phone;
-use super::uris::request_uri;
 use super::{Proxy, Refusal, alias, divert, push};
 use crate::Aor;
 use crate::flow::FlowId;
@@ -340,7 +339,7 @@ impl Proxy {
                 // A trunk proves nothing but its address, so it must not send through this server to others.
                 return Err(Refusal::of(403, "Relaying Is Not Allowed"));
             }
-            Named::Foreign => (Target::uri(&request_uri(&routed.uri), reach).into(), None),
+            Named::Foreign => (Target::of_user(&routed.uri, &asked.from.flow).into(), None),
             _ => return Err(Refusal::of(not_found(&sender), "")),
         };
         Ok(forward(sender, routed, (contacts, aor), breadth))

@@ -79,7 +79,7 @@ impl Routed<'_> {
     /// trunks of the last token, and one address. This is the address of the last token. If that token has none, it is
     /// the proven address of the sender. With [`Token::Pass`], the request reaches all trunks.
     pub(super) fn allowed_destination(&self, sender: Option<IpAddr>) -> AllowedDestination {
-        AllowedDestination::InDialog(self.near.or(sender), self.trunks)
+        AllowedDestination::NearOrGroups(self.near.or(sender), self.trunks)
     }
 
     /// Whether the Request-URI is a GRUU of this server (RFC 5627 §3.1). Its targets are the current contacts of its

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use sip::Mono;
-use sip::dispatch::{AllowedDestination, SendFrom};
+use sip::dispatch::{AllowedDestination, PeerGroups, SendFrom};
 use sip::flow::{Flow, Transport};
 use sip::uri::{Uri, starts_with_sips};
 
@@ -118,6 +118,15 @@ impl Target {
             contact: None,
             diversion: Box::default(),
         }
+    }
+
+    /// A URI that an authenticated user has chosen. It may lead to a trunk, because [`Calls::admit`] checks the number.
+    ///
+    /// [`Calls::admit`]: super::Calls::admit
+    pub(super) fn of_user(uri: &[u8], user: &Flow) -> Target {
+        let near = Some(user.remote.ip());
+        let reach = AllowedDestination::NearOrGroups(near, PeerGroups::All);
+        Target::uri(&request_uri(uri), reach)
     }
 
     /// An address of a trunk. The operator has chosen where it leads.

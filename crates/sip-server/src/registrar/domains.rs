@@ -74,7 +74,7 @@ impl Domains {
             return Err(not_a_host());
         }
         let earlier = match host.ip() {
-            Some(ip) => self.addresses.insert(ip, place),
+            Some(ip) => self.addresses.insert(ip.to_canonical(), place),
             None => self.names.insert(canonical(name).into_bytes(), place),
         };
         match earlier {
@@ -87,7 +87,7 @@ impl Domains {
     #[must_use]
     pub fn of(&self, host: Host<'_>) -> Option<&Domain> {
         let place = match host.ip() {
-            Some(ip) => self.addresses.get(&ip),
+            Some(ip) => self.addresses.get(&ip.to_canonical()),
             None => {
                 let name = host.as_bytes();
                 let name = name.strip_suffix(b".").unwrap_or(name);
@@ -144,6 +144,7 @@ mod tests {
             ("example.com", Some("example.com")),
             ("EXAMPLE.ORG.", Some("example.com")),
             ("192.0.2.1", Some("example.com")),
+            ("[::ffff:192.0.2.1]", Some("example.com")),
             ("[2001:db8:0::1]", Some("example.com")),
             ("192.0.2.2", Some("192.0.2.2")),
             ("sub.example.com", None),

@@ -131,8 +131,8 @@ impl Config {
     pub(super) fn permits(&self, reach: AllowedDestination, to: SocketAddr) -> bool {
         let (near, groups) = match reach {
             AllowedDestination::Anywhere => return true,
-            AllowedDestination::Near(near) => (Some(near), PeerGroups::All),
-            AllowedDestination::InDialog(near, groups) => (near, groups),
+            AllowedDestination::Near(near) => (Some(near), PeerGroups::None),
+            AllowedDestination::NearOrGroups(near, groups) => (near, groups),
         };
         let is_near = |near: IpAddr| near.to_canonical() == to.ip().to_canonical();
         near.is_some_and(is_near) || (self.allowed)(to, groups)
@@ -154,12 +154,13 @@ fn transports(sources: &[Source]) -> Vec<Transport> {
 pub enum AllowedDestination {
     /// Any address of its target: the TU is responsible for it.
     Anywhere,
-    /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so
-    /// only the sender's own address is allowed: otherwise anybody could have requests sent to anybody.
+    /// To this address, and to those that [`Config::allowed`] permits for [`PeerGroups::None`]. A phone that has this
+    /// address chose the target, perhaps with a Contact. With any other address, it could have requests of others sent
+    /// to a trunk.
     Near(IpAddr),
-    /// To this address, and to those that [`Config::allowed`] permits for these groups. Anybody who knows the route set
-    /// of the dialog can send such a request, so name few groups.
-    InDialog(Option<IpAddr>, PeerGroups),
+    /// To this address, and to those that [`Config::allowed`] permits for these groups. Within a dialog, name few
+    /// groups, because anybody who knows its route set can send such a request.
+    NearOrGroups(Option<IpAddr>, PeerGroups),
 }
 
 /// What a request is sent from.

@@ -1,7 +1,7 @@
 //! Responses that could not be delivered: the other servers of the host in sent-by (RFC 3263 §5, RFC 3261 §18.2.2).
 
 use super::queries::Waiter;
-use super::{AllowedDestination, Dispatcher, SendFrom};
+use super::{AllowedDestination, Dispatcher, PeerGroups, SendFrom};
 use crate::Mono;
 use crate::engine::{Engine, Mark, ServerKey};
 use crate::flow::{Destination, PeerName};
@@ -45,8 +45,8 @@ pub(super) struct Response {
 impl Dispatcher {
     /// The engine could not deliver a response, as in [`Output::Undelivered`](crate::engine::Output::Undelivered). The
     /// client has chosen sent-by, so the response goes to the client's address or to those that
-    /// [`Config::allowed`](super::Config::allowed) names, as with [`AllowedDestination::Near`]. The response is dropped
-    /// if the table is full, or if an earlier response of the same transaction is still being resolved.
+    /// [`Config::allowed`](super::Config::allowed) permits for [`PeerGroups::All`]. The response is dropped if the table
+    /// is full, or if an earlier response of the same transaction is still being resolved.
     pub fn undelivered(
         &mut self,
         now: Mono,
@@ -105,7 +105,8 @@ impl Dispatcher {
                 let tried = &response.tried;
                 let was_tried = !tried.transport.is_secure() || tried.name.is_some();
                 let config = &self.config;
-                let near = AllowedDestination::Near(tried.remote.ip());
+                let near =
+                    AllowedDestination::NearOrGroups(Some(tried.remote.ip()), PeerGroups::All);
                 servers.retain(|server| {
                     !(was_tried && server.remote == tried.remote)
                         && server.transport.is_reliable()

@@ -29,6 +29,11 @@ impl Allowance {
         Allowance(bounded(limit(flow, length)))
     }
 
+    /// Whether the source is proven.
+    pub(super) fn is_unlimited(self) -> bool {
+        self == Allowance::UNLIMITED
+    }
+
     /// The request has come again.
     pub(super) fn add(&mut self, flow: &Flow, length: usize) {
         self.0 = self.0.saturating_add(bounded(limit(flow, length)));
@@ -36,13 +41,13 @@ impl Allowance {
 
     /// Takes so much, or what is there.
     fn take(&mut self, bytes: usize) {
-        if *self != Allowance::UNLIMITED {
+        if !self.is_unlimited() {
             self.0 = self.0.saturating_sub(bounded(bytes));
         }
     }
 
     fn has(self, bytes: usize) -> bool {
-        self == Allowance::UNLIMITED || bounded(bytes) <= self.0
+        self.is_unlimited() || bounded(bytes) <= self.0
     }
 }
 

@@ -203,7 +203,8 @@ impl Engine {
         found: ByOthers,
     ) -> Result<ServerKey, AcceptError> {
         let counter = self.servers.quota.counter(request.flow.remote.ip());
-        if !self.ensure_room(now, counter) {
+        let allowance = self.allowance_for(request);
+        if !self.ensure_room(now, counter, allowance.is_unlimited()) {
             return Err(AcceptError::Full);
         }
         let method = request.message.method().unwrap_or(Method::Ack);
@@ -220,7 +221,6 @@ impl Engine {
             true => self.tag_bound_to(&request.essentials),
             false => 0,
         };
-        let allowance = self.allowance_for(request);
         let length = request.message.as_bytes().len();
         let quota_state = self.servers.quota.begin(counter, length);
         Ok(self.servers.insert(Server {

@@ -94,9 +94,10 @@ impl<'a> MediaType<'a> {
     }
 }
 
-/// A `qvalue` (RFC 3261 §25.1) in thousandths.
+/// A `qvalue` (RFC 3261 §25.1) in thousandths. Some write it without the zero: `.5`.
 pub(crate) fn qvalue(text: &[u8]) -> Option<u16> {
     let (whole, fraction) = match text {
+        [b'.', fraction @ ..] if matches!(fraction.len(), 1..=3) => (&b'0', fraction),
         [whole @ (b'0' | b'1')] => (whole, &[][..]),
         [whole @ (b'0' | b'1'), b'.', fraction @ ..] if fraction.len() <= 3 => (whole, fraction),
         _ => return None,
@@ -180,11 +181,12 @@ mod tests {
             ("1.000", 1000),
             ("0", 0),
             ("0.5", 500),
+            (".5", 500),
             ("0.001", 1),
         ] {
             assert_eq!(qvalue(text.as_bytes()), Some(thousandths), "{text}");
         }
-        for wrong in ["", "2", "1.1", "0.0001", "0,5", ".5", "0.x"] {
+        for wrong in ["", "2", "1.1", "0.0001", "0,5", ".", ".0001", "0.x"] {
             assert_eq!(qvalue(wrong.as_bytes()), None, "{wrong}");
         }
     }

@@ -50,11 +50,15 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("offload", "binding_excess", |s| &mut s.binding_excess),
     Key::new("auth", "realm", |s| &mut s.realm).at_start(),
     Key::new("auth", "secrets", |s| &mut s.secrets).secret(),
-    Key::new("auth", "users", |s| &mut s.users).secret(),
-    Key::new("auth", "token_keys", |s| &mut s.token_keys).secret(),
+    Key::new("auth", "users", |s| &mut s.users).secret_except(&["name"]),
+    Key::new("auth", "token_keys", |s| &mut s.token_keys).secret_except(&[
+        "kid",
+        "algorithm",
+        "realm",
+    ]),
     Key::new("auth", "token_server_name", |s| &mut s.token_server_name),
-    Key::new("auth", "realms", |s| &mut s.realms).secret(),
-    Key::new("auth", "stores", |s| &mut s.stores).secret(),
+    Key::new("auth", "realms", |s| &mut s.realms).secret_except(REALM),
+    Key::new("auth", "stores", |s| &mut s.stores).secret_except(STORE),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("auth", "binding_requests", |s| &mut s.authenticate_binding),
@@ -160,8 +164,8 @@ pub(crate) const KEYS: &[Key] = &[
     .at_start(),
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
-    Key::new("sip", "domain", |s| &mut s.sip_domain).secret(),
-    Key::new("sip", "trunk", |s| &mut s.sip_trunk).secret(),
+    Key::new("sip", "domain", |s| &mut s.sip_domain).secret_except(DOMAIN),
+    Key::new("sip", "trunk", |s| &mut s.sip_trunk).secret_except(TRUNK),
     Key::new("sip", "route", |s| &mut s.sip_route),
     Key::new("sip", "forward", |s| &mut s.sip_forward),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
@@ -244,7 +248,7 @@ pub(crate) const KEYS: &[Key] = &[
     })
     .secret(),
     Key::new("events", "sinks", |s| &mut s.events_sinks)
-        .secret()
+        .secret_except(SINK)
         .at_start(),
     Key::new("telemetry", "otlp", |s| &mut s.telemetry_otlp).at_start(),
     Key::new("telemetry", "signals", |s| &mut s.telemetry_signals).at_start(),
@@ -256,4 +260,67 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("telemetry", "queue", |s| &mut s.telemetry_queue).at_start(),
     Key::new("log", "level", |s| &mut s.log_level),
     Key::new("log", "format", |s| &mut s.log_format).at_start(),
+];
+
+/// Fields of `auth.realms` that are no secrets.
+const REALM: &[&str] = &[
+    "name",
+    "origins",
+    "server_names",
+    "listeners",
+    "users.name",
+    "peers_allow",
+    "peers_deny",
+    "allocations",
+    "allocations_per_user",
+    "rate_per_allocation",
+    "rate",
+    "rate_per_user",
+];
+/// Fields of `auth.stores` that are no secrets. A URL can have a password in it.
+const STORE: &[&str] = &[
+    "password_file",
+    "ca",
+    "algorithms",
+    "ttl",
+    "ttl_unknown",
+    "timeout",
+    "cache",
+];
+/// The same of `events.sinks`.
+const SINK: &[&str] = &["kinds", "delivery", "queue", "topic", "password_file", "ca"];
+/// The same of `sip.domain`.
+const DOMAIN: &[&str] = &[
+    "name",
+    "aliases",
+    "service_route",
+    "inbound",
+    "realm",
+    "users.name",
+    "digest_algorithms",
+];
+/// The same of `sip.trunk`.
+const TRUNK: &[&str] = &[
+    "name",
+    "addresses",
+    "certificates",
+    "to",
+    "domain",
+    "weight",
+    "priority",
+    "calls_per_second",
+    "max_calls",
+    "calls_per_second_from",
+    "max_calls_from",
+    "answer_timeout",
+    "probe_interval",
+    "probe_failures",
+    "probe_successes",
+    "slow_start",
+    "user",
+    "realm",
+    "register",
+    "register_contact",
+    "register_expires",
+    "media",
 ];

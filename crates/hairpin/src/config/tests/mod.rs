@@ -1,6 +1,7 @@
 //! What the user sees for every kind of mistake, and that no text at all can make the reader panic.
 
 mod files;
+mod secrets;
 mod sip;
 
 use std::ffi::OsString;

@@ -21,7 +21,7 @@ impl Endpoint {
         self.tu.count(&mut counters);
         counters.screened = self.screen.counts;
         // One worker says it for all.
-        if self.number == 0 {
+        if self.is_first {
             counters.banned = self.screen.bans.count(self.now.unix_s);
         }
         counters.shed_transactions = stats.without_room;

@@ -74,6 +74,8 @@ pub(crate) struct Endpoint {
     /// The other workers are notified that this one waits for ICMP errors.
     has_wanted: bool,
     number: u16,
+    /// It is the first worker of this process.
+    is_first: bool,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
     /// Recognizes requests of dialogs.
@@ -163,6 +165,7 @@ impl Endpoint {
             slack: FreedMemory::default(),
             has_wanted: false,
             number,
+            is_first: secrets.is_first(number),
             tu: WorkerTu::new(number, sockets, secrets, &sip_config, seed),
             screen: SourceFilter::new(&sip_config, secrets.bans.clone()),
             trace: Trace::new(&sip_config),
@@ -185,7 +188,7 @@ impl Endpoint {
         self.tu.apply_settings(&sip_config);
         self.screen.apply_settings(&sip_config);
         Trace::apply_settings(&mut self.trace, &sip_config);
-        self.requests.apply_settings(&sip_config);
+        self.requests.apply_settings(&sip_config, &self.sip_config);
         self.sip_config = sip_config;
     }
 

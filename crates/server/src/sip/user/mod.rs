@@ -151,6 +151,7 @@ impl WorkerTu {
         });
         let events = registrations.is_some();
         let events = events.then(|| Box::new(WorkerTu::reg_events(secrets, number)));
+        let is_first = secrets.is_first(number);
         let mut uas = TestUas::new(secrets);
         uas.service_time = sip_config.settings.service_time;
         WorkerTu {
@@ -160,8 +161,8 @@ impl WorkerTu {
             publisher: Publisher::new(sip_config.settings.nodes.clone(), secrets.lasting),
             spare: None,
             forwarder,
-            probes: Probes::new(number, sip_config, seed),
-            trunk_registrations: TrunkRegistrations::new(number, sip_config, secrets.key, seed),
+            probes: Probes::new(is_first, sip_config, seed),
+            trunk_registrations: TrunkRegistrations::new(is_first, sip_config, secrets.key, seed),
             listeners,
             authenticator: DigestAuthenticator::new(sip_config, secrets, seed),
             resumed: None,
@@ -314,7 +315,7 @@ impl WorkerTu {
         if let Some(registrations) = &self.registrations {
             counters.bindings = registrations.len() as u64;
             // The store is shared, so only the first worker reports its counters.
-            if self.number == self.secrets.commons.numbering.first_worker {
+            if self.secrets.is_first(self.number) {
                 let store = registrations.store_counts();
                 counters.store_failures = store.failures;
                 counters.store_lost = store.lost;
@@ -333,7 +334,7 @@ impl WorkerTu {
             counters.pushes_dropped = forwarder.pusher.dropped;
             counters.calls_refused = forwarder.calls.refused;
             // The dialogs are shared, so only the first worker reports them.
-            if self.number == self.secrets.commons.numbering.first_worker {
+            if self.secrets.is_first(self.number) {
                 (counters.calls, counters.calls_expired) = forwarder.calls.counts();
             }
         }

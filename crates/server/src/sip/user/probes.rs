@@ -10,9 +10,6 @@ use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
 use std::sync::Arc;
 
-/// The number of the worker that probes trunks.
-const PROBING_WORKER: u16 = 0;
-
 /// The probes of the trunks.
 #[derive(Debug)]
 pub(super) struct Probes {
@@ -26,9 +23,10 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    pub(super) fn new(worker: u16, sip_config: &SipConfig, seed: u64) -> Probes {
+    /// `is_prober`: this is the first worker of the process.
+    pub(super) fn new(is_prober: bool, sip_config: &SipConfig, seed: u64) -> Probes {
         let mut probes = Probes {
-            is_prober: worker == PROBING_WORKER,
+            is_prober,
             routes: Arc::default(),
             prober: None,
             host: String::new(),

@@ -10,9 +10,6 @@ use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
 use std::sync::Arc;
 
-/// The number of the worker that registers at trunks.
-const REGISTERING_WORKER: u16 = 0;
-
 /// The registrations at trunks.
 #[derive(Debug)]
 pub(super) struct TrunkRegistrations {
@@ -27,14 +24,15 @@ pub(super) struct TrunkRegistrations {
 }
 
 impl TrunkRegistrations {
+    /// `is_registrant`: this is the first worker of the process.
     pub(super) fn new(
-        worker: u16,
+        is_registrant: bool,
         sip_config: &SipConfig,
         key: HashKey,
         seed: u64,
     ) -> TrunkRegistrations {
         TrunkRegistrations {
-            is_registrant: worker == REGISTERING_WORKER,
+            is_registrant,
             routes: Arc::clone(&sip_config.routes),
             all: None,
             is_outdated: false,
