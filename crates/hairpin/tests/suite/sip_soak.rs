@@ -506,6 +506,24 @@ struct Call {
     ok: String,
 }
 
+/// What a phone waits for. If the test panics meanwhile, it prints this.
+struct Awaited {
+    what: String,
+    since: Instant,
+    /// The last message that came.
+    last: String,
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Awaited { what, since, last } = self;
+            let now = std::time::SystemTime::now();
+            eprintln!("{now:?}: waits for {what} since {since:?}; before: {last}");
+        }
+    }
+}
+
 impl Desk {
     fn uri(&self) -> String {
         format!("sip:{}@example.com", self.phone.user)
@@ -513,8 +531,14 @@ impl Desk {
 
     /// The message that begins so, of this call and with this CSeq.
     fn expect(&mut self, start: &str, id: &str, cseq: &str) -> String {
+        let mut awaited = Awaited {
+            what: format!("{start} of {id} at {}", self.phone.user),
+            since: Instant::now(),
+            last: String::new(),
+        };
         for _ in 0..100 {
-            let text = self.phone.receive();
+            awaited.last = self.phone.receive();
+            let text = awaited.last.clone();
             if text.starts_with(start) && is_of(&text, id, cseq) {
                 return text;
             }
