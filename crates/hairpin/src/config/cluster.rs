@@ -245,7 +245,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
     })
 }
 
-/// The engine, if there is one. The default is an empty text.
+/// The engine, unless it is the default, an empty text.
 pub(super) fn engine(settings: &Settings) -> Option<&Located<Engine>> {
     let engine = settings.cluster_engine.as_ref();
     engine.filter(|engine| !engine.value.0.is_empty())

@@ -71,8 +71,8 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// Whether its value is hidden in outputs.
     pub(crate) secret: bool,
-    /// If it is secret: the fields of its tables that are not, such as `name`, or `users.name`.
-    plain: &'static [&'static str],
+    /// Fields of its tables that outputs may show, such as `name` or `users.name`, although the key is secret.
+    public_fields: &'static [&'static str],
     /// Whether a reload applies a new value; otherwise a restart is necessary.
     pub(crate) live: bool,
     /// Its field of [`Settings`].
@@ -89,7 +89,7 @@ impl Key {
             section,
             name,
             secret: false,
-            plain: &[],
+            public_fields: &[],
             live: true,
             slot,
         }
@@ -101,8 +101,8 @@ impl Key {
     }
 
     /// Like [`Key::secret`], but these fields of its tables may be shown.
-    pub(super) const fn secret_except(mut self, plain: &'static [&'static str]) -> Self {
-        self.plain = plain;
+    pub(super) const fn secret_except(mut self, fields: &'static [&'static str]) -> Self {
+        self.public_fields = fields;
         self.secret()
     }
 
@@ -111,9 +111,9 @@ impl Key {
         self
     }
 
-    /// Whether outputs may have the value of a field of its tables. Without tables, `field` is empty.
-    pub(super) fn shows(&self, field: &str) -> bool {
-        !self.secret || self.plain.contains(&field)
+    /// Whether outputs may show the value of this field. `field` is empty if the key itself has the value.
+    pub(super) fn may_show(&self, field: &str) -> bool {
+        !self.secret || self.public_fields.contains(&field)
     }
 
     /// `section.name`.

@@ -105,7 +105,7 @@ impl Named {
     /// Whether its value may be shown.
     fn is_shown(self) -> bool {
         match self {
-            Named::New(key) => key.shows(""),
+            Named::New(key) => key.may_show(""),
             Named::Old(_) => true,
         }
     }
@@ -222,8 +222,8 @@ fn unknown_path(path: &str, source: SourceId) -> Diagnostic {
     .help(help)
 }
 
-/// Adds `typed` + `value` as a text that may be shown, and says where in it the value stands. If not `is_shown`, the
-/// value is masked: a misspelt name can be that of a secret.
+/// Adds `typed` + `value` as a text that may be shown, and says where in it the value stands. Masks
+/// the value unless `is_shown`. The value of an unknown name is masked, because it may be a misspelt secret.
 fn shown(
     sources: &mut Sources,
     layer: Layer,

@@ -1,13 +1,14 @@
 //! The text of a configuration file as it may be shown: secrets and comments are masked.
 //!
-//! It works on text that need not be TOML, because syntax errors are shown, too. In doubt, it masks. Only values that
-//! [`KEYS`] allows stay, and names of keys. Each masked character keeps its number of bytes, so places stay right.
+//! The text need not be valid TOML, because syntax errors are shown, too. The result has only names of keys, and values
+//! that [`Key::may_show`](super::key::Key::may_show) permits. Everything else is masked. A mask has as many bytes as the
+//! text, so columns stay right.
 
 use super::includes;
 use super::microseconds::OldKey;
 use super::schema::{KEYS, key};
 
-/// Parts of a path that are looked at. No key of [`KEYS`] has tables as deep as this.
+/// A longer path is cut. No key of [`KEYS`] has this many parts.
 const MAX_DEPTH: usize = 8;
 
 /// The text with a mask over everything that may be a secret.
@@ -19,7 +20,7 @@ pub(super) fn masked(text: &str) -> String {
         open: Vec::new(),
         key: Vec::new(),
         in_value: false,
-        is_done: false,
+        is_value_complete: false,
         is_broken: false,
     };
     masker.line_start();
@@ -50,8 +51,8 @@ struct Masker<'a> {
     /// Whether a value comes next, not a key.
     in_value: bool,
     /// Whether the value is complete.
-    is_done: bool,
-    /// Whether the rest of the line has nothing that can be understood.
+    is_value_complete: bool,
+    /// Whether the rest of the line cannot be parsed, so all of it is masked.
     is_broken: bool,
 }
 
@@ -70,7 +71,7 @@ impl Masker<'_> {
             '[' if self.open.is_empty() && !self.in_value && !self.is_broken => self.header(),
             '[' | '{' => {
                 self.show(1);
-                self.is_broken |= self.is_done;
+                self.is_broken |= self.is_value_complete;
                 let (path, outer) = (self.path(), std::mem::take(&mut self.key));
                 let is_table = first == '{';
                 self.open.push(Open {
@@ -78,21 +79,21 @@ impl Masker<'_> {
                     path,
                     outer,
                 });
-                (self.in_value, self.is_done) = (!is_table, false);
+                (self.in_value, self.is_value_complete) = (!is_table, false);
             }
             ']' | '}' => {
                 self.show(1);
-                let is_fit = |open: &mut Open| open.is_table == (first == '}');
-                if let Some(open) = self.open.pop_if(is_fit) {
+                let matches_bracket = |open: &mut Open| open.is_table == (first == '}');
+                if let Some(open) = self.open.pop_if(matches_bracket) {
                     self.key = open.outer;
-                    (self.in_value, self.is_done) = (true, true);
+                    (self.in_value, self.is_value_complete) = (true, true);
                 }
             }
             ',' => {
                 self.show(1);
                 match self.open.last() {
                     Some(open) if open.is_table => self.next_key(),
-                    Some(_) => self.is_done = false,
+                    Some(_) => self.is_value_complete = false,
                     None => {}
                 }
             }
@@ -100,9 +101,9 @@ impl Masker<'_> {
                 self.show(1);
                 self.in_value = true;
             }
-            '"' | '\'' => self.text(first),
+            '"' | '\'' => self.quoted(first),
             blank if is_blank(blank) => self.show(blank.len_utf8()),
-            _ => self.word(),
+            _ => self.bare_word(),
         }
     }
 
@@ -115,16 +116,16 @@ impl Masker<'_> {
         if self.open.last().is_none_or(|open| open.is_table) {
             self.next_key();
         }
-        self.is_done = false;
+        self.is_value_complete = false;
     }
 
     /// Forgets the key.
     fn next_key(&mut self) {
         self.key.clear();
-        (self.in_value, self.is_done) = (false, false);
+        (self.in_value, self.is_value_complete) = (false, false);
     }
 
-    /// Whether the line is a known section, or sets a known key: then a list before it has no end.
+    /// Whether the line begins a known section or sets a known key. If so, an open list before it lacks its end.
     fn is_statement(&self) -> bool {
         let line = &self.rest[..line_length(self.rest)];
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -159,7 +160,7 @@ impl Masker<'_> {
     }
 
     /// A text in quotes.
-    fn text(&mut self, quote: char) {
+    fn quoted(&mut self, quote: char) {
         let triple = if quote == '"' { "\"\"\"" } else { "'''" };
         if self.rest.starts_with(triple) {
             let end = self.rest[3..].find(triple).map(|at| at + 6);
@@ -186,7 +187,7 @@ impl Masker<'_> {
             self.show(end + 2);
             return;
         }
-        // With a quotation mark in it, it may be parts of two texts.
+        // With a quotation mark in it, it may consist of parts of two strings.
         let is_doubtful = self.rest[1..=end].contains(['"', '\'']) && self.is_in_secret();
         let is_plain = self.in_value && self.is_plain() && !is_doubtful;
         self.show(1);
@@ -195,7 +196,7 @@ impl Masker<'_> {
     }
 
     /// A word without quotes: a key, a number, or a text that should be in quotes.
-    fn word(&mut self) {
+    fn bare_word(&mut self) {
         let is_end = |char: char| is_blank(char) || "\n,[]{}=#\"'".contains(char);
         let length = self.rest.find(is_end).unwrap_or(self.rest.len());
         if self.in_value || self.is_broken {
@@ -215,13 +216,13 @@ impl Masker<'_> {
 
     /// A value, or a part of it.
     fn value(&mut self, length: usize, is_plain: bool) {
-        // Something behind a complete value: a quotation mark is missing, and nothing has its right place.
-        self.is_broken |= self.is_done;
+        // A second value follows: a quotation mark is probably missing. What comes next cannot be assigned to a key.
+        self.is_broken |= self.is_value_complete;
         match is_plain && !self.is_broken {
             true => self.show(length),
             false => self.mask(length),
         }
-        (self.in_value, self.is_done) = (true, true);
+        (self.in_value, self.is_value_complete) = (true, true);
     }
 
     /// The path of the key whose value comes next.
@@ -240,14 +241,14 @@ impl Masker<'_> {
             [section, name, ref fields @ ..] => {
                 let fields = fields.join(".");
                 key(section, name).map_or(OldKey::find(section, name).is_some(), |key| {
-                    key.shows(&fields)
+                    key.may_show(&fields)
                 })
             }
             _ => false,
         }
     }
 
-    /// Whether the key of the section is secret, though this value may be plain.
+    /// Whether the key of the section is secret, even if this field is not.
     fn is_in_secret(&self) -> bool {
         let path = self.path();
         let found = path.first().zip(path.get(1));
@@ -286,7 +287,7 @@ fn is_known(name: &str) -> bool {
     name == includes::KEY || name.split('.').all(is_one)
 }
 
-/// Whether `=` and a value come next in the line. The end of a text in base64 has `=`, too, but nothing behind it.
+/// Whether `=` and a value come next in the line. Base64 padding is also `=`, but no value follows it.
 fn begins_value(after: &str) -> bool {
     let value = after.trim_start_matches(is_blank).strip_prefix('=');
     value.is_some_and(|value| {

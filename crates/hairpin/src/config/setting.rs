@@ -166,7 +166,7 @@ pub(crate) type List<T> = Vec<Located<T>>;
 impl<T: Setting> Setting for List<T> {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Some(items) = node.items() else {
-            // A secret stays hidden, and so does a text that cannot be an element.
+            // The help shows the text as one element. It hides a secret, and a text that is not a valid element.
             let item = node.text().map(|_| T::read(node, &mut Report::default()));
             let item = item.map(|item| item.map_or("..".to_owned(), |item| item.write(false)));
             let help = item.map(|item| format!("write it as a list: [{item}]"));

@@ -50,7 +50,7 @@ pub(crate) struct Source {
     pub(crate) layer: Layer,
     /// What to call it: a path, or the name of the layer.
     pub(crate) name: String,
-    /// The text as the user may see it: secrets are masked. Places in a file are right, though.
+    /// The text that outputs may show: secrets are masked. A mask has the same bytes, so columns stay correct.
     pub(crate) text: String,
 }
 

@@ -456,7 +456,7 @@ fn an_upgrade_moves_the_bindings_from_the_file_to_a_database() {
     assert_eq!(rows.unwrap(), 60);
 }
 
-/// The numbers of the workers of the new process do not begin at 0.
+/// The numbers of the workers of the new process do not begin at 0, so no code may look for worker 0.
 #[test]
 fn the_new_process_probes_trunks_and_registers_there() {
     if !may_load_programs() {

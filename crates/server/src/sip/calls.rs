@@ -279,8 +279,8 @@ impl CallControl {
         Ok(tickets)
     }
 
-    /// Whether nobody may call the number in this URI.
-    pub(super) fn forbids(&self, uri: &[u8]) -> bool {
+    /// Whether the configuration forbids the number in this URI.
+    pub(super) fn is_forbidden_number(&self, uri: &[u8]) -> bool {
         self.numbers.forbid(uri)
     }
 

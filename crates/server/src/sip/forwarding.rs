@@ -624,8 +624,8 @@ impl Calls for ServerPolicy<'_> {
         self.calls.session_timer()
     }
 
-    fn forbids(&self, uri: &[u8]) -> bool {
-        self.calls.forbids(uri)
+    fn is_forbidden_number(&self, uri: &[u8]) -> bool {
+        self.calls.is_forbidden_number(uri)
     }
 
     fn admit(&mut self, now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {

@@ -523,7 +523,7 @@ impl Secrets {
         }
     }
 
-    /// Whether this is the number of the first worker of this process. After an upgrade, it is not 0.
+    /// Whether `worker` is the first worker of this process. After an upgrade, its number is not 0.
     fn is_first(&self, worker: u16) -> bool {
         worker == self.commons.numbering.first_worker
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// unless there is an attack.
 const MAX_REQUESTS: usize = 1000;
 
-/// Trunks from before reloads whose addresses are stored.
+/// The maximum of trunks in [`Requests::former`]. The oldest are forgotten.
 const MAX_FORMER_TRUNKS: usize = 256;
 
 /// DNS queries in progress, per worker.
@@ -34,12 +34,17 @@ pub(super) struct Requests {
     families: AddressFamilies,
     /// Results that are not handled yet.
     answers: VecDeque<DnsQueryResult>,
-    /// The addresses of trunks before reloads, the latest last. Calls through these trunks continue.
+    /// The addresses of trunks that a reload has removed or changed, the newest last. Requests within their calls may go
+    /// there.
     former: Vec<TrunkAddresses>,
 }
 
-/// The group of a trunk, and its networks.
-type TrunkAddresses = ([u8; 4], Vec<IpNet>);
+/// Where a trunk is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct TrunkAddresses {
+    group: [u8; 4],
+    networks: Vec<IpNet>,
+}
 
 impl Requests {
     /// For a worker with these listeners. `tls` has those over TLS from which it can open connections.
@@ -88,14 +93,19 @@ impl Requests {
         }
     }
 
-    /// New settings, and those before.
+    /// Applies new settings. `old`: the settings that they replace.
     pub(super) fn apply_settings(&mut self, new: &SipConfig, old: &SipConfig) {
         let current = trunk_addresses(new);
-        self.former.extend(trunk_addresses(old));
-        let mut later = HashSet::new();
-        self.former.reverse();
+        // Tokens do not name a trunk without a name.
+        let unnamed = trunk_group(b"");
+        let replaced = trunk_addresses(old).into_iter();
         self.former
-            .retain(|it| !current.contains(it) && later.insert(it.clone()));
+            .extend(replaced.filter(|trunk| trunk.group != unnamed));
+        // Of equal entries, the newest one stays.
+        self.former.reverse();
+        let mut newer = HashSet::new();
+        self.former
+            .retain(|trunk| !current.contains(trunk) && newer.insert(trunk.clone()));
         self.former.truncate(MAX_FORMER_TRUNKS);
         self.former.reverse();
         self.dispatcher.allow(allowed(new, self.former.clone()));
@@ -212,12 +222,15 @@ fn nodes(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<ClusterNode
 /// The trunks. Each is a group.
 fn trunk_addresses(sip_config: &SipConfig) -> Vec<TrunkAddresses> {
     let trunks = sip_config.settings.trunks.iter();
-    let trunks = trunks.map(|trunk| (trunk_group(trunk.name.as_bytes()), trunk.addresses.clone()));
+    let trunks = trunks.map(|trunk| TrunkAddresses {
+        group: trunk_group(trunk.name.as_bytes()),
+        networks: trunk.addresses.clone(),
+    });
     trunks.collect()
 }
 
-/// Where a request may go whose target a caller or a phone has chosen, besides its own address: to `sip.targets` and to
-/// trunks. `former`: trunks that only requests within their dialogs may go to.
+/// Where a request may go whose target a caller or a phone has chosen: to `sip.targets` and to trunks of the permitted
+/// groups. `former`: addresses that only requests within dialogs may go to.
 fn allowed(sip_config: &SipConfig, former: Vec<TrunkAddresses>) -> Allowed {
     let rules = sip_config.settings.targets.clone();
     let trunks = trunk_addresses(sip_config);
@@ -236,7 +249,7 @@ fn allowed(sip_config: &SipConfig, former: Vec<TrunkAddresses>) -> Allowed {
             PeerGroups::All | PeerGroups::None => &[],
         };
         let trunks = trunks.iter().chain(former);
-        let mut meant = trunks.filter(|(group, _)| is_meant(*group));
-        is_target || meant.any(|(_, networks)| networks.iter().any(|it| it.contains(&ip)))
+        let mut meant = trunks.filter(|trunk| is_meant(trunk.group));
+        is_target || meant.any(|trunk| trunk.networks.iter().any(|it| it.contains(&ip)))
     })
 }

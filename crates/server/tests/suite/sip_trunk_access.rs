@@ -1,5 +1,5 @@
-//! Who reaches a trunk: no phone leads others there, no Route value hides a forbidden number, and a reload leaves the
-//! calls in progress.
+//! Access to trunks. Neither a phone nor a redirect may send other callers to a trunk. Route values are checked for
+//! forbidden numbers. Calls in progress continue after a reload.
 
 use crate::sip_client::phone::{PASSWORD, Phone, value};
 use crate::sip_client::status;
@@ -46,7 +46,7 @@ fn open(carrier: &Carrier) -> SipSettings {
 }
 
 #[test]
-fn no_path_and_no_contact_of_a_phone_leads_others_to_a_trunk() {
+fn a_registered_path_or_contact_never_leads_to_a_trunk() {
     let carrier = Carrier::new("127.0.0.51", &[(0, 200)]);
     let at = carrier.at();
     let server = serve(open(&carrier));
@@ -69,7 +69,7 @@ fn no_path_and_no_contact_of_a_phone_leads_others_to_a_trunk() {
             assert_eq!(code, 480, "{method} {contact} {lines}");
         }
     }
-    // The Contact of a closed connection is tried.
+    // Without its connection, the phone's Contact is the target.
     let mut phone = Phone::tcp(&server, "user1");
     register(&mut phone, "closed", (&format!("<sip:+4930@{at}>"), ""));
     drop(phone);
@@ -78,7 +78,7 @@ fn no_path_and_no_contact_of_a_phone_leads_others_to_a_trunk() {
 }
 
 #[test]
-fn a_redirection_leads_users_alone_to_a_trunk_and_not_to_a_forbidden_number() {
+fn only_users_follow_a_redirect_to_a_trunk_and_not_to_a_forbidden_number() {
     let carrier = Carrier::new("127.0.0.53", &[(0, 200)]);
     let at = carrier.at();
     let mut open = open(&carrier);
@@ -147,7 +147,7 @@ fn a_forbidden_number_is_forbidden_in_route_too() {
 }
 
 #[test]
-fn a_call_through_a_trunk_ends_as_usual_after_a_reload_without_this_trunk() {
+fn a_bye_reaches_a_trunk_that_a_reload_has_removed() {
     let carrier = Carrier::new("127.0.0.56", &[(0, 200)]);
     let later = Carrier::new("127.0.0.57", &[(0, 200)]);
     let with = |carrier: &Carrier, name: &str| {

@@ -45,9 +45,9 @@ impl Numbers {
     }
 }
 
-/// Whether a character is part of a number that has begun already, or not. A gateway may ignore all others, not only
-/// the visual separators of RFC 3966 §3, so they do not hide a number that is forbidden.
-const fn is_dialled(byte: u8, has_begun: bool) -> bool {
+/// Whether a byte counts in the comparison. `has_begun`: it is not the first one, so a `+` does not count. A gateway may
+/// ignore more characters than the visual separators of RFC 3966 §3. So the comparison ignores all others, too.
+const fn is_compared(byte: u8, has_begun: bool) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'*' | b'#') || byte == b'+' && !has_begun
 }
 
@@ -75,7 +75,7 @@ fn number_in<'d>(uri: &[u8], digits: &'d mut [u8; MAX_DIGITS]) -> &'d [u8] {
             byte = high << 4 | low;
             rest = behind;
         }
-        if !is_dialled(byte, len > 0) {
+        if !is_compared(byte, len > 0) {
             continue;
         }
         if len == MAX_DIGITS {

@@ -176,7 +176,7 @@ impl Proxy {
         let call = NewCall {
             message,
             rewritten: &rewritten,
-            route: &plan.routed.routes,
+            routes: &plan.routed.routes,
             user: match &plan.sender {
                 Sender::User(user) => Some(user),
                 _ => None,

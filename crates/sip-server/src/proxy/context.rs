@@ -178,7 +178,7 @@ pub(super) struct Base {
     /// Its sender is not authenticated and no trunk. For a callee that is no phone, trunk or node, Record-Route permits
     /// no trunk then.
     pub(super) is_of_anyone: bool,
-    /// Its sender is an authenticated user.
+    /// An authenticated user has sent it outside of a dialog.
     pub(super) is_of_user: bool,
     /// P-Asserted-Identity is for trusted elements alone (RFC 3325 §7).
     pub(super) is_private: bool,

@@ -172,22 +172,21 @@ pub struct NewCall<'a> {
     pub uri: &'a [u8],
     /// The numbers that routes make of it, for the trunks that they lead to.
     pub rewritten: &'a [&'a [u8]],
-    /// The Route values that are left. One of them may become the Request-URI (RFC 3261 §16.6 step 6).
-    pub route: &'a [NameAddr<'a>],
+    /// The Route values behind those of this server. The next hop may make one the Request-URI (RFC 3261 §16.6 step 6).
+    pub routes: &'a [NameAddr<'a>],
     /// `uri` is an address of record here.
     pub is_local: bool,
 }
 
 impl NewCall<'_> {
-    /// Whether a number is forbidden that the request may reach: the one that was called, one that a route makes of it,
-    /// or one in its Route values.
+    /// Whether a number of this request is forbidden: the called number, one that a route makes of it, or one in Route.
     #[must_use]
     pub fn is_forbidden(&self, numbers: &Numbers) -> bool {
         let is_forbidden = |uri: &[u8]| numbers.forbid(uri);
         !self.is_local
             && (is_forbidden(self.uri)
                 || self.rewritten.iter().any(|it| is_forbidden(it))
-                || self.route.iter().any(|it| is_forbidden(it.uri)))
+                || self.routes.iter().any(|it| is_forbidden(it.uri)))
     }
 }
 
@@ -223,8 +222,8 @@ pub trait Calls {
         Ok(Vec::new())
     }
 
-    /// Whether nobody may call the number in this URI. The proxy asks for the contacts of 3xx responses that it tries.
-    fn forbids(&self, _uri: &[u8]) -> bool {
+    /// Whether the configuration forbids the number in this URI. The proxy asks before it tries a contact of a 3xx.
+    fn is_forbidden_number(&self, _uri: &[u8]) -> bool {
         false
     }
 

@@ -99,7 +99,7 @@ impl Proxy {
     /// and those that are tried. The following are left to the caller.
     ///
     /// - Contacts in a domain of this server. Another worker may have their bindings.
-    /// - Contacts with a number that is forbidden.
+    /// - Contacts with a forbidden number.
     /// - Contacts that were tried.
     /// - Contacts with another scheme than the Request-URI of the caller (RFC 5630 §5.3).
     /// - Contacts above [`MAX_REDIRECTED`].
@@ -119,11 +119,12 @@ impl Proxy {
         if base.is_node {
             return (RemainingContacts::All, Vec::new());
         }
-        // Trunks are for authenticated users: the callee may redirect anybody to a number that the owner pays for.
-        let (near, trunks) = match (base.is_of_user, base.is_trunk) {
-            (true, _) => (Some(base.from.flow.remote.ip()), PeerGroups::All),
-            (false, true) => (None, PeerGroups::None),
-            (false, false) => (Some(base.from.flow.remote.ip()), PeerGroups::None),
+        // A trunk must not send requests through this server to itself or to others.
+        let near = (!base.is_trunk).then(|| base.from.flow.remote.ip());
+        // Only an authenticated user may reach a trunk: its owner pays for the call, and the callee chooses the number.
+        let trunks = match base.is_of_user {
+            true => PeerGroups::All,
+            false => PeerGroups::None,
         };
         let reach = AllowedDestination::NearOrGroups(near, trunks);
         let is_sips = is_for_sips(&base.bytes);
@@ -140,7 +141,7 @@ impl Proxy {
             let sip = parsed.as_ref().and_then(|uri| uri.as_sip());
             let may_be_tried = sip.is_some_and(|sip| {
                 let is_foreign = stack.policy.domain(sip.host).is_none();
-                sip.is_sips == is_sips && is_foreign && !stack.policy.forbids(&uri)
+                sip.is_sips == is_sips && is_foreign && !stack.policy.is_forbidden_number(&uri)
             });
             let was_tried = || context.tried.iter().any(|tried| are_equal(tried, &uri));
             if !may_be_tried || before + new.len() >= MAX_REDIRECTED || was_tried() {

@@ -335,11 +335,11 @@ impl Proxy {
                     None => return Ok(Decision::Pending(Some(sender))),
                 }
             }
-            Named::Foreign if sender == Sender::Trunk => {
+            Named::Foreign if matches!(sender, Sender::Trunk | Sender::Anyone) => {
                 // A trunk proves nothing but its address, so it must not send through this server to others.
                 return Err(Refusal::of(403, "Relaying Is Not Allowed"));
             }
-            Named::Foreign => (Target::of_user(&routed.uri, &asked.from.flow).into(), None),
+            Named::Foreign => (Target::of_user(&routed.uri, asked.from).into(), None),
             _ => return Err(Refusal::of(not_found(&sender), "")),
         };
         Ok(forward(sender, routed, (contacts, aor), breadth))

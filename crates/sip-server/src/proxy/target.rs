@@ -120,11 +120,12 @@ impl Target {
         }
     }
 
-    /// A URI that an authenticated user has chosen. It may lead to a trunk, because [`Calls::admit`] checks the number.
+    /// A URI outside of this server that an authenticated user has chosen. It may be at a trunk: [`Calls::admit`] checks
+    /// the number later.
     ///
     /// [`Calls::admit`]: super::Calls::admit
-    pub(super) fn of_user(uri: &[u8], user: &Flow) -> Target {
-        let near = Some(user.remote.ip());
+    pub(super) fn of_user(uri: &[u8], user: &FlowId) -> Target {
+        let near = Some(user.flow.remote.ip());
         let reach = AllowedDestination::NearOrGroups(near, PeerGroups::All);
         Target::uri(&request_uri(uri), reach)
     }

@@ -154,12 +154,12 @@ fn transports(sources: &[Source]) -> Vec<Transport> {
 pub enum AllowedDestination {
     /// Any address of its target: the TU is responsible for it.
     Anywhere,
-    /// To this address, and to those that [`Config::allowed`] permits for [`PeerGroups::None`]. A phone that has this
-    /// address chose the target, perhaps with a Contact. With any other address, it could have requests of others sent
-    /// to a trunk.
+    /// To this address, and to those that [`Config::allowed`] permits for [`PeerGroups::None`]. Use it for a target that
+    /// an unauthenticated sender or a registered phone has chosen. Otherwise, a phone could register a Contact that
+    /// makes the server send calls of others to a trunk.
     Near(IpAddr),
-    /// To this address, and to those that [`Config::allowed`] permits for these groups. Within a dialog, name few
-    /// groups, because anybody who knows its route set can send such a request.
+    /// To this address, and to those that [`Config::allowed`] permits for these groups. For a request
+    /// within a dialog, permit few groups: everybody who knows the route set can send such a request.
     NearOrGroups(Option<IpAddr>, PeerGroups),
 }
 

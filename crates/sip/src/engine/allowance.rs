@@ -29,7 +29,7 @@ impl Allowance {
         Allowance(bounded(limit(flow, length)))
     }
 
-    /// Whether the source is proven.
+    /// Whether there is no limit: the source is proven.
     pub(super) fn is_unlimited(self) -> bool {
         self == Allowance::UNLIMITED
     }

@@ -4,8 +4,9 @@
 //! 64*T1. Under load, nearly all transactions are of this kind. If the table is full, the oldest of them end early, and
 //! new requests are accepted. A list has them in the order in which they finished.
 //!
-//! **A quarter is for proven sources.** The address of a UDP datagram may be forged. If the request does not prove it, for
-//! example by credentials, it gets none of these slots.
+//! **A quarter is reserved for proven sources.** The source address of a UDP datagram may be forged. An unproven request
+//! is refused if open transactions use three quarters of the table. Valid credentials prove the source. A request whose
+//! credentials are still being looked up is unproven.
 //!
 //! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are
 //! free slots. One source alone gets four fifths, two get four ninths each, and there is always room for another. An
@@ -21,9 +22,9 @@ use crate::{HashKey, Mono};
 
 /// A source may have at most this multiple of the free slots.
 const SHARE: usize = 4;
-/// One slot in this many is for proven sources only. Requests with 500 forged addresses filled the table, and then
-/// registrations and calls of authenticated users got 503.
-const RESERVED: usize = 4;
+/// One slot in this many is for proven sources only. Measured: without this limit, requests from 500 forged addresses
+/// fill the table.
+const RESERVED_DIVISOR: usize = 4;
 /// Average bytes of the messages of a transaction, if the table is full. An INVITE of a telephone and its 200 have
 /// fewer. If the messages are longer, fewer transactions fit.
 const MEAN_BYTES: usize = 2048;
@@ -159,13 +160,13 @@ impl TransactionQuota {
 }
 
 impl super::Engine {
-    /// Whether there is room for one more server transaction of a source with this counter. `is_proven`: its address is
-    /// not forged. If necessary, ends finished transactions.
+    /// Whether there is room for one more server transaction of a source with this counter. `is_proven`: its address
+    /// cannot be forged. If necessary, ends finished transactions.
     pub(super) fn ensure_room(&mut self, now: Mono, counter: u16, is_proven: bool) -> bool {
         let most = self.config.most_servers;
         let limit = match is_proven {
             true => most,
-            false => most - most / RESERVED,
+            false => most - most / RESERVED_DIVISOR,
         };
         if !self.servers.quota.has_share(counter, limit) {
             return false;

@@ -11,7 +11,7 @@ const MAX_TRANSACTIONS: usize = 10;
 struct Full {
     engine: Engine,
     now: Mono,
-    /// The next requests have credentials.
+    /// The next requests have valid credentials.
     is_trusted: bool,
 }
 

@@ -57,8 +57,8 @@ pub(crate) const KEYS: &[Key] = &[
         "realm",
     ]),
     Key::new("auth", "token_server_name", |s| &mut s.token_server_name),
-    Key::new("auth", "realms", |s| &mut s.realms).secret_except(REALM),
-    Key::new("auth", "stores", |s| &mut s.stores).secret_except(STORE),
+    Key::new("auth", "realms", |s| &mut s.realms).secret_except(PUBLIC_REALM_FIELDS),
+    Key::new("auth", "stores", |s| &mut s.stores).secret_except(PUBLIC_STORE_FIELDS),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("auth", "binding_requests", |s| &mut s.authenticate_binding),
@@ -164,8 +164,8 @@ pub(crate) const KEYS: &[Key] = &[
     .at_start(),
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
-    Key::new("sip", "domain", |s| &mut s.sip_domain).secret_except(DOMAIN),
-    Key::new("sip", "trunk", |s| &mut s.sip_trunk).secret_except(TRUNK),
+    Key::new("sip", "domain", |s| &mut s.sip_domain).secret_except(PUBLIC_DOMAIN_FIELDS),
+    Key::new("sip", "trunk", |s| &mut s.sip_trunk).secret_except(PUBLIC_TRUNK_FIELDS),
     Key::new("sip", "route", |s| &mut s.sip_route),
     Key::new("sip", "forward", |s| &mut s.sip_forward),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
@@ -248,7 +248,7 @@ pub(crate) const KEYS: &[Key] = &[
     })
     .secret(),
     Key::new("events", "sinks", |s| &mut s.events_sinks)
-        .secret_except(SINK)
+        .secret_except(PUBLIC_SINK_FIELDS)
         .at_start(),
     Key::new("telemetry", "otlp", |s| &mut s.telemetry_otlp).at_start(),
     Key::new("telemetry", "signals", |s| &mut s.telemetry_signals).at_start(),
@@ -262,8 +262,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("log", "format", |s| &mut s.log_format).at_start(),
 ];
 
-/// Fields of `auth.realms` that are no secrets.
-const REALM: &[&str] = &[
+/// Fields of `auth.realms` that are not secret.
+const PUBLIC_REALM_FIELDS: &[&str] = &[
     "name",
     "origins",
     "server_names",
@@ -277,8 +277,8 @@ const REALM: &[&str] = &[
     "rate",
     "rate_per_user",
 ];
-/// Fields of `auth.stores` that are no secrets. A URL can have a password in it.
-const STORE: &[&str] = &[
+/// Fields of `auth.stores` that are not secret. A URL can have a password in it.
+const PUBLIC_STORE_FIELDS: &[&str] = &[
     "password_file",
     "ca",
     "algorithms",
@@ -287,10 +287,10 @@ const STORE: &[&str] = &[
     "timeout",
     "cache",
 ];
-/// The same of `events.sinks`.
-const SINK: &[&str] = &["kinds", "delivery", "queue", "topic", "password_file", "ca"];
-/// The same of `sip.domain`.
-const DOMAIN: &[&str] = &[
+/// Fields of `events.sinks` that are not secret.
+const PUBLIC_SINK_FIELDS: &[&str] = &["kinds", "delivery", "queue", "topic", "password_file", "ca"];
+/// Fields of `sip.domain` that are not secret.
+const PUBLIC_DOMAIN_FIELDS: &[&str] = &[
     "name",
     "aliases",
     "service_route",
@@ -299,8 +299,8 @@ const DOMAIN: &[&str] = &[
     "users.name",
     "digest_algorithms",
 ];
-/// The same of `sip.trunk`.
-const TRUNK: &[&str] = &[
+/// Fields of `sip.trunk` that are not secret.
+const PUBLIC_TRUNK_FIELDS: &[&str] = &[
     "name",
     "addresses",
     "certificates",

@@ -1,4 +1,4 @@
-//! No output has a secret of the configuration file, also if the file is wrong.
+//! No diagnostic shows a secret of the configuration file, even if the file is malformed.
 
 use super::super::mask::masked;
 use super::*;
@@ -206,7 +206,7 @@ fn excerpts_and_the_effective_configuration_hide_the_same() {
 }
 
 #[test]
-fn one_long_line_takes_no_long_time() {
+fn masking_is_fast_for_long_lines() {
     let start = std::time::Instant::now();
     for part in ["[a]", "{a=", "\"a\" ", "[", "a=", "a.", "'"] {
         masked(&part.repeat(100_000));

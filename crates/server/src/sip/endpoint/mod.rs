@@ -74,7 +74,7 @@ pub(crate) struct Endpoint {
     /// The other workers are notified that this one waits for ICMP errors.
     has_wanted: bool,
     number: u16,
-    /// It is the first worker of this process.
+    /// This is the first worker of the process. It reports counters that all workers share.
     is_first: bool,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,

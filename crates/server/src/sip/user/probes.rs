@@ -23,7 +23,7 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// `is_prober`: this is the first worker of the process.
+    /// `is_prober`: this worker probes. It is the first worker of the process.
     pub(super) fn new(is_prober: bool, sip_config: &SipConfig, seed: u64) -> Probes {
         let mut probes = Probes {
             is_prober,

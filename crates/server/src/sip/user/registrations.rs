@@ -24,7 +24,7 @@ pub(super) struct TrunkRegistrations {
 }
 
 impl TrunkRegistrations {
-    /// `is_registrant`: this is the first worker of the process.
+    /// `is_registrant`: this worker registers. It is the first worker of the process.
     pub(super) fn new(
         is_registrant: bool,
         sip_config: &SipConfig,

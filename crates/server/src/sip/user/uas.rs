@@ -7,7 +7,7 @@ use crate::sip::lines::{self, Bindings, CapabilityLines, SipsDemand};
 use io::clock::monotonic_ns;
 use sip::build::request_of_uas;
 use sip::congestion::Class;
-use sip::dispatch::{AllowedDestination, OutgoingRequest, SendFrom};
+use sip::dispatch::{AllowedDestination, OutgoingRequest, PeerGroups, SendFrom};
 use sip::engine::{Engine, Mark, NewRequest, Reply, RespondError, ServerKey, Signature};
 use sip::flow::Flow;
 use sip::tu::Transactions;
@@ -206,7 +206,7 @@ impl TestUas {
             pieces: &[bye.bytes],
             class: Class::Finishing,
             mark,
-            reach: AllowedDestination::Near(flow.remote.ip()),
+            reach: AllowedDestination::NearOrGroups(Some(flow.remote.ip()), PeerGroups::All),
             // Who came by TCP has a Contact that can be connected to; of the others that is not known.
             flow: (!flow.transport.is_reused() && flow.transport.is_reliable()).then_some(*flow),
             from: Some(SendFrom {
