@@ -18,6 +18,7 @@ mod authentication;
 mod balance;
 mod bans;
 mod calls;
+mod coalescing;
 mod congestion;
 mod connection;
 mod connections;
@@ -120,6 +121,7 @@ use admission_filter::AdmissionFilter;
 use authentication::UsedCounts;
 use bans::Bans;
 use calls::SharedCalls;
+use coalescing::Coalescing;
 use connections::Connections;
 use endpoint::Endpoint;
 use flow_changes::FlowChanges;
@@ -175,6 +177,8 @@ fn read_limit_of(ready: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Sip {
     listeners: Vec<SipListener>,
+    /// Of each of `listeners`: its UDP socket.
+    coalescing: Vec<Coalescing>,
     /// Listeners over TLS and WebSocket. Their numbers follow those of `listeners`.
     streams: Vec<StreamListener>,
     batch: RecvBatch,
@@ -244,6 +248,7 @@ impl Sip {
             .and_then(|nodes| nodes.tls.clone());
         let endpoint = Endpoint::new(number, addresses, filter, sip_config, secrets, seed, now);
         Ok(Sip {
+            coalescing: vec![Coalescing::default(); listeners.len()],
             listeners,
             streams,
             batch: RecvBatch::try_new(BATCH_MESSAGES, RecvBatch::LARGE)?,
@@ -320,6 +325,7 @@ impl Sip {
     /// meanwhile. Existing connections stay.
     pub(crate) fn set_listening(&mut self, listens: bool, poller: &Poller) -> std::io::Result<()> {
         self.accept_again = None;
+        self.coalescing.iter_mut().for_each(Coalescing::reset);
         for listener in &self.listeners {
             // A TCP socket may have been removed already: when descriptors ran out.
             let _ = poller.remove(&listener.udp);
@@ -390,6 +396,7 @@ impl Sip {
         self.connections.begin_turn(self.endpoint.now.mono);
         self.handshakes_ns = 0;
         self.run_due_timers(poller);
+        self.add_due_sockets();
         let mut ready = std::mem::take(&mut self.ready);
         self.unread_sockets = ready.len();
         self.read_limit = read_limit_of(ready.len());
@@ -451,7 +458,8 @@ impl Sip {
             self.drain_again,
             self.endpoint.next_deadline(),
         ];
-        let first = deadlines.into_iter().flatten().min();
+        let sockets = self.coalescing.iter().map(Coalescing::deadline);
+        let first = deadlines.into_iter().chain(sockets).flatten().min();
         let timeout = first.map_or(Duration::MAX, |deadline| deadline.since(now));
         if self.has_held_batch || self.stage.is_waiting() {
             timeout.min(HELD_RETRY_TIME)

@@ -1,6 +1,7 @@
 //! Reads sockets: batches of datagrams, connections, and the timers between them.
 
 use super::balance::SipBatch;
+use super::coalescing::SocketRead;
 use super::connection::Connection;
 use super::connections::DisconnectReason;
 use super::layers::Layers;
@@ -165,11 +166,55 @@ impl Sip {
         }
     }
 
+    /// Adds the coalesced sockets that are due to those that the poller has reported.
+    pub(super) fn add_due_sockets(&mut self) {
+        let now = self.endpoint.now.mono;
+        for (number, coalescing) in (0..).zip(&self.coalescing) {
+            if coalescing.deadline().is_some_and(|due| due <= now) {
+                let token = SipToken::Datagrams(number);
+                let event = Event::readable(Token::Sip(token).as_u64());
+                self.ready.push((token, event));
+            }
+        }
+    }
+
     /// Reads the UDP socket of a listener in batches, and handles each message. `number` is the index of the listener.
     pub(super) fn read_datagrams(&mut self, number: u16, poller: &Poller) {
+        let started = self.endpoint.now.mono;
+        let (datagrams, is_empty) = self.read_batches(number, poller);
+        let at = usize::from(number);
+        let (Some(listener), Some(coalescing)) =
+            (self.listeners.get(at), self.coalescing.get_mut(at))
+        else {
+            return;
+        };
+        let read = SocketRead {
+            at: started,
+            datagrams,
+            is_empty,
+            is_overloaded: self.endpoint.engine.is_overloaded(),
+        };
+        let Some(begins) = coalescing.was_read(&read) else {
+            return;
+        };
+        let interest = if begins {
+            Interest::Nothing
+        } else {
+            Interest::Read
+        };
+        let token = Token::Sip(SipToken::Datagrams(number)).as_u64();
+        // It fails if another process reads the socket now.
+        if poller.modify(&listener.udp, token, interest).is_err() {
+            coalescing.reset();
+        }
+    }
+
+    /// Returns how many datagrams it has read, and whether the socket is empty.
+    fn read_batches(&mut self, number: u16, poller: &Poller) -> (u64, bool) {
+        let mut read = 0;
         for round in 0..MAX_READ_ROUNDS {
             let Some(listener) = self.listeners.get(usize::from(number)) else {
-                return;
+                return (read, true);
             };
             let lost = self.batch.overflow();
             let started = self.endpoint.engine.is_overloaded().then(now);
@@ -182,12 +227,12 @@ impl Sip {
                 0
             };
             match result {
-                Ok(0) => return,
+                Ok(0) => return (read, true),
                 Ok(_) => {}
                 Err(error) => {
                     let idle = error.kind() == ErrorKind::WouldBlock;
                     self.endpoint.counters.receive_errors += u64::from(!idle);
-                    return;
+                    return (read, true);
                 }
             }
             let is_full = self.batch.len() == BATCH_MESSAGES;
@@ -204,14 +249,16 @@ impl Sip {
             let datagrams =
                 datagrams.map(|received| (received.segments().count(), received.bytes.len()));
             let batch = datagrams.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            read += batch.0 as u64;
             let congestion = &mut self.endpoint.congestion;
             congestion.note_datagrams(number, batch, lost, memory);
             self.handle_datagrams(number, poller);
             self.run_due_timers(poller);
             if !is_full {
-                return;
+                return (read, true);
             }
         }
+        (read, false)
     }
 
     fn handle_datagrams(&mut self, number: u16, poller: &Poller) {

@@ -42,6 +42,7 @@ mod sip_bans;
 mod sip_calls;
 #[path = "../sip_client/mod.rs"]
 mod sip_client;
+mod sip_coalescing;
 mod sip_connects;
 mod sip_dialogs;
 mod sip_digest;

@@ -12,6 +12,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::{inside_quotes, start_of_meaning};
 use crate::header::Authorization;
+use crate::siphash::Hasher;
 use crate::{HashKey, hex};
 
 const TIME_LEN: usize = 5;
@@ -21,9 +22,7 @@ const MAC_LEN: usize = 8;
 /// Bytes of a nonce of ours.
 pub const NONCE_LEN: usize = (TIME_LEN + SALT_LEN + MAC_LEN) * 2;
 
-/// The longest realm and source that a nonce is bound to, together; of a longer one the start counts.
-const BOUND_MAX: usize = 128;
-/// The MAC depends on at most this many bytes of a realm, and on its length up to this number.
+/// The MAC depends on at most this many bytes of a realm.
 const REALM_MAX: usize = 255;
 
 /// What a nonce is worth.
@@ -145,19 +144,14 @@ impl NonceKeys {
 }
 
 fn mac(key: HashKey, signed: &[u8], realm: &[u8], source: &[u8]) -> u64 {
-    let mut text = [0; TIME_LEN + SALT_LEN + 2 + BOUND_MAX];
-    // The length keeps realm and source apart.
-    let realm_len = [
-        realm.len().min(REALM_MAX) as u8,
-        source.len().min(255) as u8,
-    ];
-    let parts = [signed, &realm_len, source, realm];
-    let mut length = 0;
-    for (to, from) in text.iter_mut().zip(parts.into_iter().flatten()) {
-        *to = *from;
-        length += 1;
+    let realm = realm.get(..REALM_MAX).unwrap_or(realm);
+    // The lengths keep realm and source apart.
+    let lengths = [realm.len() as u8, source.len().min(255) as u8];
+    let mut hasher = Hasher::<2, 4>::new(key);
+    for part in [signed, &lengths, source, realm] {
+        hasher.write(part);
     }
-    key.mac(text.get(..length).unwrap_or_default())
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -1,0 +1,53 @@
+//! Receive coalescing: under load, a worker reads a UDP socket for SIP at intervals.
+
+use crate::sip_client::link::serve;
+use crate::sip_client::{Client, options, status};
+use hairpin_server::sip::SipSettings;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+/// 20,000 requests per second, for half a second.
+const REQUESTS: u32 = 10_000;
+const EACH: Duration = Duration::from_micros(50);
+
+#[test]
+fn a_worker_wakes_up_for_several_messages_under_load_and_for_each_one_without() {
+    let (server, _) = serve(SipSettings::default(), 1);
+    let address = server.sip_listeners()[0];
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.connect(address).expect("a route");
+    let second = socket.try_clone().expect("a descriptor");
+    let wake_ups = || server.stats().counters().wake_ups;
+    let before = wake_ups();
+    let reader = std::thread::spawn(move || {
+        let second_long = Some(Duration::from_secs(1));
+        second.set_read_timeout(second_long).expect("a timeout");
+        let mut buffer = [0; 2048];
+        std::iter::from_fn(|| second.recv(&mut buffer).ok()).count()
+    });
+    let start = Instant::now();
+    for number in 0..REQUESTS {
+        while start.elapsed() < EACH * number {
+            std::hint::spin_loop();
+        }
+        let request = options(&format!("load{number}"), "UDP", "");
+        socket.send(request.as_bytes()).expect("sent");
+    }
+    let answered = reader.join().expect("no panic");
+    let woken = wake_ups() - before;
+    assert!(
+        answered * 100 >= REQUESTS as usize * 99,
+        "{answered} responses"
+    );
+    assert!(woken * 2 < u64::from(REQUESTS), "{woken} wake-ups");
+
+    // The load has ended: nothing wakes the worker, and it answers at once.
+    let before = wake_ups();
+    std::thread::sleep(Duration::from_millis(200));
+    let woken = wake_ups() - before;
+    assert!(woken < 30, "{woken} wake-ups while nothing happened");
+    let client = Client::new(address);
+    for _ in 0..5 {
+        assert_eq!(status(&client.ask(&options("calm", "UDP", ""))), 200);
+    }
+}
