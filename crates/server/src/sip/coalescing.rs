@@ -2,47 +2,49 @@
 //!
 //! Network cards coalesce interrupts for the same reason: a wake-up, `epoll_wait` and `recvmmsg` cost more than a small
 //! message. At 10,000 registrations per second over loopback, with digest, each took 56 us of processor time without
-//! coalescing. With intervals of 100, 250 and 500 us it took 46, 39 and 35 us.
+//! coalescing. With pauses of 100, 250 and 500 us it took 46, 39 and 35 us.
 //!
-//! Only sockets of SIP over UDP are coalesced, so media never waits. While a socket is coalesced, the poller does not
-//! watch it.
+//! Only sockets of SIP over UDP are coalesced. While a socket is coalesced, epoll reports only its errors, and not its
+//! datagrams.
 
 use sip::Mono;
 use std::time::Duration;
 
-/// The time between two reads of a coalesced socket. A message waits for this time at most, and for the precision of
-/// the timer (50 us). SIP's own timers begin at 500 ms (RFC 3261 §17.1.1.1).
-const READ_INTERVAL: Duration = Duration::from_micros(250);
+/// The worker pauses for this time before it reads a coalesced socket again. A message waits for the pause, for the
+/// precision of the timer (50 us) and for the messages before it. Without `epoll_pwait2` (before Linux 5.11) the pause
+/// is 1 ms. SIP's own timers begin at 500 ms (RFC 3261 §17.1.1.1).
+const READ_PAUSE: Duration = Duration::from_micros(250);
 
-/// The rate is measured over at least this time: 40 intervals.
-const MEASURED_TIME: Duration = Duration::from_millis(10);
+/// The rate is measured over at least this time: 40 pauses.
+const MIN_WINDOW: Duration = Duration::from_millis(10);
 
-/// Coalescing begins at this number of datagrams per interval: then it halves the number of wake-ups.
+/// Coalescing begins at this many datagrams per pause. It then at least halves the number of wake-ups.
 const MIN_TO_BEGIN: u64 = 2;
 
-/// Below this number it ends: then it would only add wake-ups.
+/// Coalescing ends below this many datagrams per pause, because it would add wake-ups.
 const MIN_TO_CONTINUE: u64 = 1;
 
-/// One UDP socket.
+/// The state of one UDP socket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Coalescing {
     is_on: bool,
     /// When the socket is read again.
     due: Mono,
-    /// The rate is measured since this time, and has this many datagrams so far.
-    since: Mono,
-    datagrams: u64,
+    /// The start of the current measurement window.
+    window_start: Mono,
+    /// Datagrams received in this window.
+    window_datagrams: u64,
 }
 
 /// One read of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SocketRead {
-    /// The start of the read.
-    pub(super) at: Mono,
+    /// The start of the wake-up.
+    pub(super) started: Mono,
     pub(super) datagrams: u64,
-    /// No datagram is left.
+    /// The last receive call returned less than a full batch.
     pub(super) is_empty: bool,
-    /// The worker is overloaded. Then it must not leave messages in the socket.
+    /// The worker refuses requests because messages wait too long.
     pub(super) is_overloaded: bool,
 }
 
@@ -52,27 +54,27 @@ impl Coalescing {
         self.is_on.then_some(self.due)
     }
 
-    /// Notes that the socket was read. Returns whether to begin (`true`) or to end (`false`) coalescing.
-    pub(super) fn was_read(&mut self, read: &SocketRead) -> Option<bool> {
+    /// Records a read. Returns `Some(true)` to begin coalescing, `Some(false)` to end it, and `None` for no change.
+    pub(super) fn note_read(&mut self, read: &SocketRead) -> Option<bool> {
         self.due = if read.is_empty {
-            read.at.plus(READ_INTERVAL)
+            read.started.plus(READ_PAUSE)
         } else {
-            read.at
+            read.started
         };
-        self.datagrams += read.datagrams;
-        let measured = read.at.since(self.since);
-        if measured < MEASURED_TIME && !(self.is_on && read.is_overloaded) {
+        self.window_datagrams += read.datagrams;
+        let window = read.started.since(self.window_start);
+        if window < MIN_WINDOW && !(self.is_on && read.is_overloaded) {
             return None;
         }
-        let intervals = (measured.as_nanos() / READ_INTERVAL.as_nanos()) as u64;
-        let least = if self.is_on {
+        let pauses = (window.as_nanos() / READ_PAUSE.as_nanos()) as u64;
+        let per_pause = if self.is_on {
             MIN_TO_CONTINUE
         } else {
             MIN_TO_BEGIN
         };
         let was_on = self.is_on;
-        self.is_on = self.datagrams >= least * intervals && !read.is_overloaded;
-        (self.since, self.datagrams) = (read.at, 0);
+        self.is_on = self.window_datagrams >= per_pause * pauses && !read.is_overloaded;
+        (self.window_start, self.window_datagrams) = (read.started, 0);
         (self.is_on != was_on).then_some(self.is_on)
     }
 
@@ -87,9 +89,9 @@ mod tests {
     use super::*;
 
     /// A read that empties the socket, without an overload.
-    fn read(at: Mono, datagrams: u64) -> SocketRead {
+    fn read(started: Mono, datagrams: u64) -> SocketRead {
         SocketRead {
-            at,
+            started,
             datagrams,
             is_empty: true,
             is_overloaded: false,
@@ -106,7 +108,7 @@ mod tests {
         let mut now = start;
         while now.since(start) < Duration::from_millis(100) {
             now = now.plus(period);
-            if let Some(is_on) = coalescing.was_read(&read(now, datagrams)) {
+            if let Some(is_on) = coalescing.note_read(&read(now, datagrams)) {
                 changes.push((now.since(start), is_on));
             }
         }
@@ -114,21 +116,21 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_at_8_000_datagrams_per_second_and_ends_below_4_000() {
+    fn it_begins_at_8_000_datagrams_per_second_and_ends_at_2_000() {
         let mut coalescing = Coalescing::default();
         let start = Mono(1_000_000_000);
         let calm = run(&mut coalescing, start, (Duration::from_micros(130), 1));
         assert_eq!((calm, coalescing.deadline()), (Vec::new(), None));
         let start = start.plus(Duration::from_millis(100));
         let loaded = run(&mut coalescing, start, (Duration::from_micros(120), 1));
-        assert!(matches!(loaded[..], [(after, true)] if after <= MEASURED_TIME * 2));
+        assert!(matches!(loaded[..], [(after, true)] if after <= MIN_WINDOW * 2));
         // Now the worker reads when the socket is due.
         let start = start.plus(Duration::from_millis(100));
-        let coalesced = run(&mut coalescing, start, (READ_INTERVAL, 1));
+        let coalesced = run(&mut coalescing, start, (READ_PAUSE, 1));
         assert_eq!(coalesced, []);
         let start = start.plus(Duration::from_millis(100));
-        let below = run(&mut coalescing, start, (READ_INTERVAL * 2, 1));
-        assert!(matches!(below[..], [(after, false)] if after <= MEASURED_TIME * 2));
+        let below = run(&mut coalescing, start, (READ_PAUSE * 2, 1));
+        assert!(matches!(below[..], [(after, false)] if after <= MIN_WINDOW * 2));
         assert_eq!(coalescing.deadline(), None);
     }
 
@@ -136,21 +138,21 @@ mod tests {
     fn a_burst_after_silence_does_not_begin_it() {
         let mut coalescing = Coalescing::default();
         let burst = read(Mono(3_600_000_000_000), 64);
-        assert_eq!(coalescing.was_read(&burst), None);
+        assert_eq!(coalescing.note_read(&burst), None);
     }
 
     #[test]
     fn a_socket_with_more_datagrams_is_read_again_at_once() {
         let mut coalescing = Coalescing::default();
-        run(&mut coalescing, Mono(0), (READ_INTERVAL, 16));
+        run(&mut coalescing, Mono(0), (READ_PAUSE, 16));
         let now = Mono(100_100_000);
-        coalescing.was_read(&SocketRead {
+        coalescing.note_read(&SocketRead {
             is_empty: false,
             ..read(now, 64)
         });
         assert_eq!(coalescing.deadline(), Some(now));
-        coalescing.was_read(&read(now, 3));
-        assert_eq!(coalescing.deadline(), Some(now.plus(READ_INTERVAL)));
+        coalescing.note_read(&read(now, 3));
+        assert_eq!(coalescing.deadline(), Some(now.plus(READ_PAUSE)));
         coalescing.reset();
         assert_eq!(coalescing.deadline(), None);
     }
@@ -158,16 +160,16 @@ mod tests {
     #[test]
     fn an_overload_ends_it_at_once() {
         let mut coalescing = Coalescing::default();
-        let begun = run(&mut coalescing, Mono(0), (READ_INTERVAL, 16));
+        let begun = run(&mut coalescing, Mono(0), (READ_PAUSE, 16));
         assert!(matches!(begun[..], [(_, true)]));
         let now = Mono(100_100_000);
         let overloaded = SocketRead {
             is_overloaded: true,
             ..read(now, 16)
         };
-        assert_eq!(coalescing.was_read(&overloaded), Some(false));
-        assert_eq!(coalescing.was_read(&overloaded), None);
-        let again = run(&mut coalescing, now, (READ_INTERVAL, 16));
-        assert!(matches!(again[..], [(after, true)] if after <= MEASURED_TIME * 2));
+        assert_eq!(coalescing.note_read(&overloaded), Some(false));
+        assert_eq!(coalescing.note_read(&overloaded), None);
+        let again = run(&mut coalescing, now, (READ_PAUSE, 16));
+        assert!(matches!(again[..], [(after, true)] if after <= MIN_WINDOW * 2));
     }
 }

@@ -177,7 +177,7 @@ fn read_limit_of(ready: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Sip {
     listeners: Vec<SipListener>,
-    /// Of each of `listeners`: its UDP socket.
+    /// The state of the UDP socket of each of `listeners`, in their order.
     coalescing: Vec<Coalescing>,
     /// Listeners over TLS and WebSocket. Their numbers follow those of `listeners`.
     streams: Vec<StreamListener>,
@@ -191,7 +191,7 @@ pub(crate) struct Sip {
     endpoint: Endpoint,
     /// Messages from other workers.
     inbox: VecDeque<SipBatch>,
-    /// Sockets that the poller has reported.
+    /// Sockets that the poller has reported, or that are due.
     ready: Vec<(SipToken, Event)>,
     /// The buffer for bytes that are read from a connection.
     scratch: Box<[u8]>,

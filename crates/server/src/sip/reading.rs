@@ -182,19 +182,20 @@ impl Sip {
     pub(super) fn read_datagrams(&mut self, number: u16, poller: &Poller) {
         let started = self.endpoint.now.mono;
         let (datagrams, is_empty) = self.read_batches(number, poller);
-        let at = usize::from(number);
+        let index = usize::from(number);
         let (Some(listener), Some(coalescing)) =
-            (self.listeners.get(at), self.coalescing.get_mut(at))
+            (self.listeners.get(index), self.coalescing.get_mut(index))
         else {
             return;
         };
         let read = SocketRead {
-            at: started,
+            started,
             datagrams,
             is_empty,
-            is_overloaded: self.endpoint.engine.is_overloaded(),
+            // `is_overloaded` of the engine stays true while the filter is active, which is longer.
+            is_overloaded: self.endpoint.engine.overload_state() > 0,
         };
-        let Some(begins) = coalescing.was_read(&read) else {
+        let Some(begins) = coalescing.note_read(&read) else {
             return;
         };
         let interest = if begins {
@@ -203,7 +204,7 @@ impl Sip {
             Interest::Read
         };
         let token = Token::Sip(SipToken::Datagrams(number)).as_u64();
-        // It fails if another process reads the socket now.
+        // It fails if the socket was removed from the poller, because another process reads it now.
         if poller.modify(&listener.udp, token, interest).is_err() {
             coalescing.reset();
         }
@@ -211,10 +212,10 @@ impl Sip {
 
     /// Returns how many datagrams it has read, and whether the socket is empty.
     fn read_batches(&mut self, number: u16, poller: &Poller) -> (u64, bool) {
-        let mut read = 0;
+        let mut total = 0;
         for round in 0..MAX_READ_ROUNDS {
             let Some(listener) = self.listeners.get(usize::from(number)) else {
-                return (read, true);
+                return (total, true);
             };
             let lost = self.batch.overflow();
             let started = self.endpoint.engine.is_overloaded().then(now);
@@ -227,12 +228,12 @@ impl Sip {
                 0
             };
             match result {
-                Ok(0) => return (read, true),
+                Ok(0) => return (total, true),
                 Ok(_) => {}
                 Err(error) => {
                     let idle = error.kind() == ErrorKind::WouldBlock;
                     self.endpoint.counters.receive_errors += u64::from(!idle);
-                    return (read, true);
+                    return (total, true);
                 }
             }
             let is_full = self.batch.len() == BATCH_MESSAGES;
@@ -249,16 +250,16 @@ impl Sip {
             let datagrams =
                 datagrams.map(|received| (received.segments().count(), received.bytes.len()));
             let batch = datagrams.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-            read += batch.0 as u64;
+            total += batch.0 as u64;
             let congestion = &mut self.endpoint.congestion;
             congestion.note_datagrams(number, batch, lost, memory);
             self.handle_datagrams(number, poller);
             self.run_due_timers(poller);
             if !is_full {
-                return (read, true);
+                return (total, true);
             }
         }
-        (read, false)
+        (total, false)
     }
 
     fn handle_datagrams(&mut self, number: u16, poller: &Poller) {

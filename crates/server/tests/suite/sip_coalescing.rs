@@ -11,19 +11,19 @@ const REQUESTS: u32 = 10_000;
 const EACH: Duration = Duration::from_micros(50);
 
 #[test]
-fn a_worker_wakes_up_for_several_messages_under_load_and_for_each_one_without() {
+fn under_load_a_worker_wakes_up_for_several_messages_at_once() {
     let (server, _) = serve(SipSettings::default(), 1);
     let address = server.sip_listeners()[0];
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.connect(address).expect("a route");
-    let second = socket.try_clone().expect("a descriptor");
+    let receiver = socket.try_clone().expect("a descriptor");
     let wake_ups = || server.stats().counters().wake_ups;
     let before = wake_ups();
     let reader = std::thread::spawn(move || {
-        let second_long = Some(Duration::from_secs(1));
-        second.set_read_timeout(second_long).expect("a timeout");
+        let timeout = Some(Duration::from_secs(1));
+        receiver.set_read_timeout(timeout).expect("a socket");
         let mut buffer = [0; 2048];
-        std::iter::from_fn(|| second.recv(&mut buffer).ok()).count()
+        std::iter::from_fn(|| receiver.recv(&mut buffer).ok()).count()
     });
     let start = Instant::now();
     for number in 0..REQUESTS {
