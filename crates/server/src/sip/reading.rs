@@ -210,7 +210,7 @@ impl Sip {
         }
     }
 
-    /// Returns how many datagrams it has read, and whether the socket is empty.
+    /// Returns how many datagrams it has read, and whether the last batch was not full.
     fn read_batches(&mut self, number: u16, poller: &Poller) -> (u64, bool) {
         let mut total = 0;
         for round in 0..MAX_READ_ROUNDS {
