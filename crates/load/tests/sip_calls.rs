@@ -4,11 +4,13 @@
 #[path = "liars/sip.rs"]
 mod liar;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use hairpin_load::generator::{Plan, Run, SipOptions, SipWorkload, Stopper, Target, sip};
+use hairpin_load::generator::{
+    Plan, Run, SipCredentials, SipOptions, SipWorkload, Stopper, Target, sip,
+};
 use hairpin_load::measure::{Rate, Schedule};
 use hairpin_load::report::LoadReport;
 use liar::Liar;
@@ -285,4 +287,86 @@ fn few_runs_are_not_swallowed_by_the_warm_up() {
         assert!(report.run.measured_s < 10.0, "{report}");
     }
     assert!(server.account().requests > 8, "the warm-up is not a run");
+}
+
+/// What a server saw whose first nonce is too old.
+#[derive(Default)]
+struct Challenged {
+    invites: u64,
+    byes: u64,
+    /// The topmost Via of each, so that retransmissions do not count.
+    vias: HashSet<String>,
+    /// CSeq number of the last request of each call.
+    last: HashMap<String, u32>,
+    /// Requests whose CSeq number is not higher than the one before.
+    not_higher: u64,
+}
+
+/// Calls at a server that challenges a request without credentials, and credentials with the nonce "old". The second
+/// challenge has `parameters`.
+fn calls_with_two_challenges(parameters: &'static str) -> (LoadReport, Liar<Challenged>) {
+    let callee = Liar::<Challenged>::start(move |request, local, from, seen, sends| {
+        if !matches!(request.method, "INVITE" | "BYE") {
+            return;
+        }
+        if seen.vias.insert(request.value("Via").to_owned()) {
+            match request.method {
+                "BYE" => seen.byes += 1,
+                _ => seen.invites += 1,
+            }
+            let cseq = request.value("CSeq").split(' ').next().unwrap();
+            let cseq = cseq.parse().unwrap();
+            let call = request.value("Call-ID").to_owned();
+            let before = seen.last.insert(call, cseq).unwrap_or_default();
+            seen.not_higher += u64::from(cseq <= before);
+        }
+        let credentials = request.value("Proxy-Authorization");
+        let challenge = |parameters: &str| {
+            let line =
+                format!("Proxy-Authenticate: Digest realm=\"r\", qop=\"auth\", {parameters}\r\n");
+            request.answer("407 Proxy Authentication Required", &line)
+        };
+        let answer = match credentials {
+            "" => challenge("nonce=\"old\""),
+            _ if credentials.contains("nonce=\"old\"") => challenge(parameters),
+            _ if parameters.contains("always") => challenge(parameters),
+            _ => request.pick_up(local),
+        };
+        sends.now(from, answer);
+    });
+    let mut options = options(callee.address, SipWorkload::Call);
+    options.credentials = Some(SipCredentials {
+        user: "u{n}".to_owned(),
+        password: "p".to_owned(),
+    });
+    let report = report(plan(&options, 100.0, HALF));
+    (report, callee)
+}
+
+#[test]
+fn a_nonce_that_is_too_old_costs_one_more_request_and_no_call() {
+    let (report, callee) = calls_with_two_challenges("nonce=\"new\", stale=true");
+    let sip = report.sip.as_deref().unwrap();
+    let seen = callee.account();
+    assert!(report.total.sent >= 20, "{report}");
+    assert_eq!(report.total.received, report.total.sent, "{report}");
+    assert_eq!(sip.stale * 2, sip.challenges, "{report}");
+    let requests = 3 * seen.last.len() as u64;
+    let seen = (seen.invites, seen.byes, seen.not_higher);
+    assert_eq!(seen, (requests, requests, 0), "{report}");
+}
+
+#[test]
+fn a_second_challenge_is_a_refusal_unless_the_nonce_was_too_old() {
+    for (parameters, requests) in [
+        ("nonce=\"new\"", 2),
+        ("nonce=\"always old\", stale=true", 3),
+    ] {
+        let (report, callee) = calls_with_two_challenges(parameters);
+        let seen = callee.account();
+        let calls = seen.last.len() as u64;
+        assert!(calls >= 20 && report.total.received == 0, "{report}");
+        assert_eq!(report.errors[&407], report.total.sent, "{report}");
+        assert_eq!((seen.invites, seen.byes), (calls * requests, 0), "{report}");
+    }
 }

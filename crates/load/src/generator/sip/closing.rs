@@ -6,18 +6,18 @@ use super::slots::Stage;
 impl Core {
     /// Ends a call that is up.
     pub(super) fn hang_up(&mut self, place: u32, around: WorkContext<'_>) {
-        self.slots.get_mut(place).challenged = false;
+        self.slots.get_mut(place).challenges = 0;
         self.start(place, Stage::Bye, around);
     }
 
     /// Ends a call that rings (RFC 3261 §9.1): the CANCEL has the branch of the INVITE, and a To without a tag.
     pub(super) fn cancel(&mut self, place: u32, around: WorkContext<'_>) {
-        let challenged = self.slots.get(place).challenged;
+        let challenges = self.slots.get(place).challenges;
         let peer = self.setting.peer(self.slots.get(place).aor);
         let uri = self.setting.words.uri(&mut self.text, peer).to_vec();
         self.memory(place).dialog.begin(&uri);
         self.start(place, Stage::Cancelling, around);
-        self.slots.get_mut(place).challenged = challenged;
+        self.slots.get_mut(place).challenges = challenges;
     }
 
     /// Ends the calls that are left when the run is over: cancels those that ring, and sends a BYE to those that are

@@ -5,7 +5,7 @@
 //!                       timer A/E, over UDP           B/F: 64 x T1
 //!              ┌──── again ────┐                          │
 //!   begin ─▶ First ──────── 2xx ─▶ over        OPTIONS, REGISTER
-//!              │  └─ 401 ─▶ First, challenged ─ 2xx ─▶ over
+//!              │  └─ 401 ─▶ First with credentials ─ 2xx ─▶ over; 401 with stale=true ─▶ once more
 //!              └─ 2xx ─▶ ACK, Talking ─ hold ─▶ Bye ─ 2xx ─▶ over
 //! ```
 //! The branch of a response names slot and generation of its request. A retransmission is written again from its
@@ -41,8 +41,10 @@ pub(super) const LAST_TRY_OF_CALL: usize = 3;
 pub(super) const LAST_TRY_OF_REQUEST: usize = 1;
 /// Length of what a branch begins with: the cookie and the salt.
 pub(super) const PREFIX: usize = 7 + SALT;
+/// CSeq numbers of a unit of work: a request, and the same after each challenge.
+pub(super) const CSEQ_STEP: u32 = 1 + leg::CHALLENGES_MAX as u32;
 /// Round of the CSeq numbers: RFC 3261 §8.1.1.5 has them below 2^31.
-const CSEQ_ROUND: u64 = 1 << 29;
+const CSEQ_ROUND: u64 = 1 << 28;
 
 /// The requests that leave by one link.
 #[derive(Debug)]
@@ -52,8 +54,7 @@ pub(super) struct LinkTexts {
     pub(super) local: SocketAddr,
     target: SocketAddr,
     first: Template,
-    authorized: Option<Template>,
-    enrol: Option<(Template, Template)>,
+    enrol: Option<Template>,
     in_dialog: InDialog,
     /// Until when this link sends nothing to its server (Retry-After).
     pub(super) retry_at_ns: u64,
@@ -163,14 +164,12 @@ impl Core {
         let enrols = options.workload == super::SipWorkload::Proxy;
         let texts = links.iter().enumerate().map(|(index, ends)| {
             let server = FIRST_SERVER + (index / per_server.max(1)) as u8;
-            let template = |leg| words.template(ends.local, leg, server);
             LinkTexts {
                 wire: ends.wire,
                 local: ends.local,
                 target: ends.target,
-                first: template(leg::FIRST),
-                authorized: authorizer.is_some().then(|| template(leg::AUTHORIZED)),
-                enrol: enrols.then(|| (template(leg::ENROL), template(leg::ENROL_AUTHORIZED))),
+                first: words.template(ends.local, server),
+                enrol: enrols.then(|| words.enrol_template(ends.local, server)),
                 in_dialog: words.in_dialog(ends.local, server),
                 retry_at_ns: 0,
             }
@@ -231,8 +230,8 @@ impl Core {
         slot.link = link;
         slot.refused = refused;
         slot.aor = aor;
-        // Two requests each time round; RFC 3261 §10.2: CSeq rises with every REGISTER of one Call-ID.
-        slot.cseq = FIRST_CSEQ + (round % CSEQ_ROUND) as u32 * 2;
+        // RFC 3261 §10.2: CSeq rises with every REGISTER of one Call-ID.
+        slot.cseq = FIRST_CSEQ + (round % CSEQ_ROUND) as u32 * CSEQ_STEP;
         slot.measured = around.shared.measured(intended_ns);
         slot.hung_up = false;
         self.slots.measured += usize::from(slot.measured);
@@ -274,7 +273,7 @@ impl Core {
 
     /// Has the first request answer the challenge of before, if there was one and it is to be used again.
     fn authorize_ahead(&mut self, place: u32) {
-        self.slots.get_mut(place).challenged = false;
+        self.slots.get_mut(place).challenges = 0;
         if !self.setting.options.reuse_nonces {
             return;
         }
@@ -321,18 +320,17 @@ impl Core {
             cseq: slot.cseq,
             aor: slot.aor,
             peer: self.setting.peer(slot.aor),
+            leg: expected_leg(&slot),
         };
-        let enrol = texts.enrol.as_ref();
-        let (template, with_lines) = match (slot.stage, slot.challenged) {
-            (Stage::First, false) => (Some(&texts.first), self.setting.options.reuse_nonces),
-            (Stage::First, true) => (texts.authorized.as_ref(), true),
-            (Stage::Enrol, false) => (enrol.map(|both| &both.0), true),
-            (Stage::Enrol, true) => (enrol.map(|both| &both.1), true),
-            (Stage::Bye, _) => return self.write_in_dialog(place, "BYE", expected_leg(&slot)),
-            (Stage::Cancelling, _) => {
-                return self.write_in_dialog(place, "CANCEL", expected_leg(&slot));
+        let (template, with_lines) = match slot.stage {
+            Stage::First => {
+                let with_lines = slot.challenges > 0 || self.setting.options.reuse_nonces;
+                (Some(&texts.first), with_lines)
             }
-            (Stage::Free | Stage::Talking, _) => return,
+            Stage::Enrol => (texts.enrol.as_ref(), true),
+            Stage::Bye => return self.write_in_dialog(place, "BYE", fields.leg),
+            Stage::Cancelling => return self.write_in_dialog(place, "CANCEL", fields.leg),
+            Stage::Free | Stage::Talking => return,
         };
         let Some(template) = template else {
             return;
@@ -359,9 +357,9 @@ impl Core {
             target: dialog.target(),
             to: dialog.to(),
             routes: dialog.routes(),
-            lines: match leg {
-                leg::BYE_AUTHORIZED => &memory.authorization,
-                _ => b"",
+            lines: match leg::is(leg, leg::BYE) && leg > leg::BYE {
+                true => &memory.authorization,
+                false => b"",
             },
         };
         let text = &mut self.text;
@@ -463,23 +461,19 @@ impl Setting {
 
 /// The CSeq number of a request of this leg.
 pub(super) fn cseq_of(slot: &Slot, leg: u8) -> u32 {
-    slot.cseq
-        + match leg {
-            leg::BYE => 1,
-            leg::BYE_AUTHORIZED => 2,
-            _ => 0,
-        }
+    match leg::is(leg, leg::BYE) {
+        true => slot.cseq + 1 + u32::from(leg - leg::BYE),
+        false => slot.cseq,
+    }
 }
 
 /// The leg of the outstanding request.
 pub(super) fn expected_leg(slot: &Slot) -> u8 {
-    match (slot.stage, slot.challenged) {
-        (Stage::First | Stage::Cancelling, false) => leg::FIRST,
-        (Stage::First | Stage::Cancelling, true) => leg::AUTHORIZED,
-        (Stage::Bye, false) => leg::BYE,
-        (Stage::Bye, true) => leg::BYE_AUTHORIZED,
-        (Stage::Enrol, false) => leg::ENROL,
-        (Stage::Enrol, true) => leg::ENROL_AUTHORIZED,
-        (Stage::Free | Stage::Talking, _) => 0,
-    }
+    let request = match slot.stage {
+        Stage::First | Stage::Cancelling => leg::FIRST,
+        Stage::Bye => leg::BYE,
+        Stage::Enrol => leg::ENROL,
+        Stage::Free | Stage::Talking => return 0,
+    };
+    request + slot.challenges
 }

@@ -6,7 +6,7 @@ use super::authorize::CurrentRequest;
 use super::core::{
     Core, LAST_TRY_OF_CALL, LAST_TRY_OF_REQUEST, MS, PREFIX, WorkContext, cseq_of, expected_leg,
 };
-use super::slots::Stage;
+use super::slots::{Slot, Stage};
 use super::template::{ID_LENGTH, read_id};
 use super::texts::{FIRST_SERVER, leg};
 use crate::measure::{Arrival, Counter};
@@ -103,8 +103,8 @@ impl Core {
         // What was out before had the number that it has, or a smaller one.
         let is_number = found == number || (!is_expected && found < number);
         let ours: &[u8] = match leg {
-            leg::BYE | leg::BYE_AUTHORIZED => b"BYE",
-            leg::ENROL | leg::ENROL_AUTHORIZED => b"REGISTER",
+            _ if leg::is(leg, leg::BYE) => b"BYE",
+            _ if leg::is(leg, leg::ENROL) => b"REGISTER",
             _ => self.setting.options.workload.method().as_bytes(),
         };
         let is_cancel = slot.stage == Stage::Cancelling && method == b"CANCEL";
@@ -132,7 +132,7 @@ impl Core {
     fn late(&mut self, place: u32, leg: u8, status: u16, measuring: u64) {
         let stage = self.slots.get(place).stage;
         let in_call = matches!(stage, Stage::Talking | Stage::Bye);
-        let is_first = matches!(leg, leg::FIRST | leg::AUTHORIZED);
+        let is_first = leg::is(leg, leg::FIRST);
         if in_call && is_first && (200..300).contains(&status) {
             // RFC 3261 §13.2.2.4: every 2xx that comes again gets its ACK again.
             self.write_in_dialog(place, "ACK", leg::ACK);
@@ -190,7 +190,7 @@ impl Core {
             self.set_dialog_target(place);
             self.write_in_dialog(place, "ACK", expected_leg(&slot));
         }
-        let challenge = matches!(status, 401 | 407) && !slot.challenged;
+        let challenge = matches!(status, 401 | 407) && slot.challenges < leg::CHALLENGES_MAX;
         if slot.stage == Stage::Cancelling {
             self.cancelled(place, status, around);
         } else if challenge && self.authorizer.is_some() {
@@ -265,10 +265,12 @@ impl Core {
             uri: &uri,
             aor,
         };
-        let slot = self.slots.get_mut(place);
-        // The INVITE of a BYE keeps its number: a 2xx that comes again gets an ACK with it.
-        slot.cseq += u32::from(slot.stage != Stage::Bye);
-        let (stage, measured) = (slot.stage, slot.measured);
+        let Slot {
+            stage,
+            measured,
+            challenges,
+            ..
+        } = *self.slots.get(place);
         let mut line = std::mem::take(&mut self.memory(place).authorization);
         line.clear();
         if stage == Stage::Enrol {
@@ -277,10 +279,14 @@ impl Core {
         let authorizer = self.authorizer.as_mut();
         let made = authorizer.and_then(|one| one.answer(&mut line, status, message, asked));
         self.memories[place as usize].authorization = line;
-        if let Some(made) = made {
+        // A challenge for credentials is a refusal, unless their nonce was too old.
+        if let Some(made) = made.filter(|made| challenges == 0 || made.stale) {
             self.tally.report.challenges += u64::from(measured);
             self.tally.report.stale += u64::from(measured && made.stale);
-            self.slots.get_mut(place).challenged = true;
+            let slot = self.slots.get_mut(place);
+            slot.challenges += 1;
+            // The INVITE of a BYE keeps its number: a 2xx that comes again gets an ACK with it.
+            slot.cseq += u32::from(stage != Stage::Bye);
             self.start(place, stage, around);
         } else {
             self.fail(place, status, message, around);

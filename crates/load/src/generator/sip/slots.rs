@@ -39,8 +39,8 @@ pub(super) struct Slot {
     /// A provisional response came.
     pub(super) proceeding: bool,
     pub(super) measured: bool,
-    /// The outstanding request has credentials for a challenge.
-    pub(super) challenged: bool,
+    /// Challenges before the outstanding request; it has credentials for the last one.
+    pub(super) challenges: u8,
     /// The other side has ended the call.
     pub(super) hung_up: bool,
     /// Servers that have refused it, or were silent.

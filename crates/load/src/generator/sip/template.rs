@@ -14,6 +14,7 @@ const ID: u8 = 1;
 const CSEQ: u8 = 2;
 const AOR: u8 = 3;
 const PEER: u8 = 4;
+const LEG: u8 = 5;
 
 /// Hex digits of a slot, and of a generation.
 const HALF: usize = 6;
@@ -37,6 +38,8 @@ pub(super) struct Fields {
     pub(super) aor: u32,
     /// Number of the AOR that is called.
     pub(super) peer: u32,
+    /// One of `texts::leg`.
+    pub(super) leg: u8,
 }
 
 /// A request with places that change.
@@ -70,6 +73,11 @@ impl Template {
         mark(PEER, width)
     }
 
+    /// What stands for the leg.
+    pub(super) fn leg_mark() -> String {
+        mark(LEG, 1)
+    }
+
     /// Finds the marks in `text`, which is at most 65,535 bytes long.
     pub(super) fn new(text: &str) -> Template {
         let bytes = text.as_bytes().to_vec();
@@ -83,7 +91,7 @@ impl Template {
                 CSEQ => CSEQ_LENGTH,
                 _ => run,
             };
-            if matches!(byte, ID | CSEQ | AOR | PEER) {
+            if matches!(byte, ID | CSEQ | AOR | PEER | LEG) {
                 places.push((at as u16, whole as u16, byte));
             }
             at += whole;
@@ -109,6 +117,7 @@ impl Template {
                 ID => place.copy_from_slice(&id),
                 CSEQ => decimal(place, fields.cseq),
                 PEER => decimal(place, fields.peer),
+                LEG => place.fill(fields.leg),
                 _ => decimal(place, fields.aor),
             }
         }
@@ -175,6 +184,7 @@ mod tests {
         cseq: FIRST_CSEQ + 5,
         aor: 42,
         peer: 43,
+        leg: b'b',
     };
 
     #[test]
@@ -185,12 +195,13 @@ mod tests {
             Template::aor_mark(4),
         );
         let peer = Template::peer_mark(3);
-        let text = format!("A {id}{id};{peer}\r\nu{aor}\r\nCSeq: {cseq} A\r\n\r\nbody");
+        let leg = Template::leg_mark();
+        let text = format!("A {id}{id}{leg};{peer}\r\nu{aor}\r\nCSeq: {cseq} A\r\n\r\nbody");
         let template = Template::new(&text);
         let mut bytes = b"before".to_vec();
         template.write(&mut bytes, &FIELDS);
         let expected =
-            "beforeA 000abc000007000abc000007;043\r\nu0042\r\nCSeq: 1000000005 A\r\n\r\nbody";
+            "beforeA 000abc000007000abc000007b;043\r\nu0042\r\nCSeq: 1000000005 A\r\n\r\nbody";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
         let mut bytes = Vec::new();
         template.write_with(&mut bytes, &FIELDS, b"X: y\r\n");

@@ -13,20 +13,23 @@ pub(super) const SALT: usize = 8;
 
 /// The part of a branch, behind the id, that distinguishes the requests of one unit of work.
 pub(super) mod leg {
-    /// The first request: OPTIONS, REGISTER or INVITE.
+    /// The first request: OPTIONS, REGISTER or INVITE. The next letters are the same with credentials.
     pub(in super::super) const FIRST: u8 = b'a';
-    /// The first request again, with the answer to a challenge.
-    pub(in super::super) const AUTHORIZED: u8 = b'b';
     /// The ACK of a 2xx, which is no transaction.
-    pub(in super::super) const ACK: u8 = b'c';
-    /// The BYE.
-    pub(in super::super) const BYE: u8 = b'd';
-    /// The BYE with the answer to a challenge.
-    pub(in super::super) const BYE_AUTHORIZED: u8 = b'e';
-    /// The REGISTER of a callee.
-    pub(in super::super) const ENROL: u8 = b'f';
-    /// The same with the answer to a challenge.
-    pub(in super::super) const ENROL_AUTHORIZED: u8 = b'g';
+    pub(in super::super) const ACK: u8 = b'd';
+    /// The BYE. The next letters are the same with credentials.
+    pub(in super::super) const BYE: u8 = b'e';
+    /// The REGISTER of a callee. The next letters are the same with credentials.
+    pub(in super::super) const ENROL: u8 = b'h';
+
+    /// Challenges that are answered for one request: the first, and another one if it says that the nonce was too old
+    /// (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends such a challenge.
+    pub(in super::super) const CHALLENGES_MAX: u8 = 2;
+
+    /// Whether `leg` is `request`, or `request` with credentials.
+    pub(in super::super) const fn is(leg: u8, request: u8) -> bool {
+        request <= leg && leg <= request + CHALLENGES_MAX
+    }
 }
 
 /// The first server in a branch; those that follow have the letters that follow.
@@ -112,27 +115,29 @@ impl Words {
         }
     }
 
-    /// The first request of a unit of work (`leg::FIRST`), the one that follows a challenge (`leg::AUTHORIZED`), or the
-    /// REGISTER of a callee (`leg::ENROL`).
-    pub(super) fn template(&self, local: SocketAddr, leg: u8, server: u8) -> Template {
+    /// The first request of a unit of work, with and without credentials.
+    pub(super) fn template(&self, local: SocketAddr, server: u8) -> Template {
         let here = format!("{}:{}", host(local.ip()), local.port());
-        match (leg, self.workload) {
-            (leg::ENROL | leg::ENROL_AUTHORIZED, _) | (_, SipWorkload::Register) => {
-                self.register(&here, leg, server)
-            }
-            _ => self.request(&here, local.ip(), leg, server),
+        match self.workload {
+            SipWorkload::Register => self.register(&here, server, false),
+            _ => self.request(&here, local.ip(), server),
         }
+    }
+
+    /// The REGISTER of a callee, with and without credentials.
+    pub(super) fn enrol_template(&self, local: SocketAddr, server: u8) -> Template {
+        let here = format!("{}:{}", host(local.ip()), local.port());
+        self.register(&here, server, true)
     }
 
     /// A REGISTER. That of a callee offers its connection as a flow (RFC 5626 §4.2), and its binding takes the place of
     /// that of an earlier run.
-    fn register(&self, here: &str, leg: u8, server: u8) -> Template {
+    fn register(&self, here: &str, server: u8, enrols: bool) -> Template {
         let (id, cseq) = (Template::id_mark(), Template::cseq_mark());
         let aor_mark = Template::aor_mark(self.width);
         let aor = self.aor.with_mark(&aor_mark);
         let uri = self.registrar_uri.with_mark("");
-        let head = self.head("REGISTER", &uri, here, &id, (leg, server));
-        let enrols = matches!(leg, leg::ENROL | leg::ENROL_AUTHORIZED);
+        let head = self.head("REGISTER", &uri, here, &id, server);
         let flow = match (enrols, self.transport.is_stream()) {
             (true, true) => format!(
                 ";+sip.instance=\"<urn:uuid:{INSTANCE}-0000-4000-8000-{}>\";reg-id=1",
@@ -159,11 +164,11 @@ impl Words {
     }
 
     /// An OPTIONS or an INVITE.
-    fn request(&self, here: &str, local: IpAddr, leg: u8, server: u8) -> Template {
+    fn request(&self, here: &str, local: IpAddr, server: u8) -> Template {
         let (id, cseq) = (Template::id_mark(), Template::cseq_mark());
         let method = self.workload.method();
         let uri = self.request_uri.with_mark(&Template::peer_mark(self.width));
-        let mut text = self.head(method, &uri, here, &id, (leg, server));
+        let mut text = self.head(method, &uri, here, &id, server);
         let user = self.caller(&Template::aor_mark(self.width));
         let from = match self.named {
             true => format!("{user}@{}", self.domain),
@@ -210,19 +215,12 @@ impl Words {
     }
 
     /// Start line, topmost Via and Max-Forwards.
-    fn head(
-        &self,
-        method: &str,
-        uri: &str,
-        here: &str,
-        id: &str,
-        (leg, server): (u8, u8),
-    ) -> String {
+    fn head(&self, method: &str, uri: &str, here: &str, id: &str, server: u8) -> String {
         format!(
             "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{} {here};branch=z9hG4bK{}{id}{}{};rport\r\nMax-Forwards: 70\r\n",
             self.transport.in_via(),
             self.salt,
-            char::from(leg),
+            Template::leg_mark(),
             char::from(server),
         )
     }
