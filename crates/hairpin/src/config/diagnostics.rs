@@ -156,12 +156,25 @@ fn annotation<'a>(
 
 /// All errors and warnings that were found.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Report(Vec<Diagnostic>);
+pub(crate) struct Report {
+    diagnostics: Vec<Diagnostic>,
+    is_incomplete: bool,
+}
 
 impl Report {
     /// Adds a complaint.
     pub(crate) fn push(&mut self, diagnostic: Diagnostic) {
-        self.0.push(diagnostic);
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Notes that the end of a file could not be read.
+    pub(crate) fn set_incomplete(&mut self) {
+        self.is_incomplete = true;
+    }
+
+    /// Whether the end of a file could not be read. A setting that seems to be missing may be there.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.is_incomplete
     }
 
     /// Adds an error.
@@ -171,7 +184,7 @@ impl Report {
 
     /// How many errors there are.
     pub(crate) fn errors(&self) -> usize {
-        self.0
+        self.diagnostics
             .iter()
             .filter(|d| d.severity == Severity::Error)
             .count()
@@ -179,12 +192,12 @@ impl Report {
 
     /// How many warnings there are.
     pub(crate) fn warnings(&self) -> usize {
-        self.0.len() - self.errors()
+        self.diagnostics.len() - self.errors()
     }
 
     /// In the order of the sources, and of the text in each.
     pub(crate) fn sorted(&self) -> Vec<&Diagnostic> {
-        let mut sorted: Vec<_> = self.0.iter().collect();
+        let mut sorted: Vec<_> = self.diagnostics.iter().collect();
         sorted.sort_by_key(|d| (d.at.source, d.at.span.start));
         sorted
     }

@@ -62,6 +62,7 @@ mod table;
 mod telemetry;
 mod tls;
 mod tokens;
+mod unclosed;
 mod walk;
 
 #[cfg(test)]
@@ -376,7 +377,9 @@ pub(crate) fn in_force(started: &Loaded, now: &Loaded) -> Vec<CurrentKey> {
 pub(crate) fn load(inputs: &Inputs) -> Loaded {
     let (mut sources, mut report) = (Sources::default(), Report::default());
     let settings = layers::read(inputs, &mut sources, &mut report);
-    semantics::check(&settings, &sources, &mut report);
+    if !report.is_incomplete() {
+        semantics::check(&settings, &sources, &mut report);
+    }
     let config = if report.errors() == 0 {
         resolve(&settings)
     } else {

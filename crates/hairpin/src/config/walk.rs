@@ -14,7 +14,7 @@ use super::schema::{KEYS, Settings, key, names, sections};
 use super::setting::wrong_type;
 use super::source::{Located, Location, SourceId};
 use super::suggest::nearest;
-use super::{expand, includes};
+use super::{expand, includes, unclosed};
 
 /// What the reader of a file requires beside the text of the file.
 pub(super) struct Context<'a> {
@@ -41,10 +41,21 @@ pub(super) fn file(
     settings: &mut Settings,
     report: &mut Report,
 ) -> Vec<Located<String>> {
-    let (mut root, errors) = DeTable::parse_recoverable(text);
+    let (mut root, mut errors) = DeTable::parse_recoverable(text);
     let line_ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
     let line = |offset| line_ends.partition_point(|end| *end < offset);
     let mut broken_lines = HashSet::new();
+    let place = |error: &toml::de::Error| error.span().unwrap_or(0..0).start;
+    let unclosed = errors
+        .iter()
+        .find(|error| unclosed::is_reported_by(error.message()))
+        .and_then(|error| unclosed::beginning(text, root.get_ref(), place(error)));
+    if let Some(start) = unclosed {
+        errors.retain(|error| place(error) < start);
+        report.push(unclosed::error(source, text, start));
+        report.set_incomplete();
+    }
+    let is_readable = |at| unclosed.is_none_or(|start| line(at) < line(start));
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
         broken_lines.insert(line(span.start));
@@ -65,7 +76,8 @@ pub(super) fn file(
     }
     // The parser guesses what a line with a syntax error means. So a second error for such a line would mislead.
     for diagnostic in found.sorted() {
-        if !broken_lines.contains(&line(diagnostic.at.span.start)) {
+        let at = diagnostic.at.span.start;
+        if is_readable(at) && !broken_lines.contains(&line(at)) {
             report.push(diagnostic.clone());
         }
     }
