@@ -6,6 +6,7 @@ mod liar;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hairpin_load::generator::{
@@ -289,7 +290,7 @@ fn few_runs_are_not_swallowed_by_the_warm_up() {
     assert!(server.account().requests > 8, "the warm-up is not a run");
 }
 
-/// What a server saw whose first nonce is too old.
+/// The requests at a server whose first nonce is stale.
 #[derive(Default)]
 struct Challenged {
     invites: u64,
@@ -344,7 +345,7 @@ fn calls_with_two_challenges(parameters: &'static str) -> (LoadReport, Liar<Chal
 }
 
 #[test]
-fn a_nonce_that_is_too_old_costs_one_more_request_and_no_call() {
+fn a_stale_nonce_adds_one_request_and_fails_no_call() {
     let (report, callee) = calls_with_two_challenges("nonce=\"new\", stale=true");
     let sip = report.sip.as_deref().unwrap();
     let seen = callee.account();
@@ -357,7 +358,7 @@ fn a_nonce_that_is_too_old_costs_one_more_request_and_no_call() {
 }
 
 #[test]
-fn a_second_challenge_is_a_refusal_unless_the_nonce_was_too_old() {
+fn a_second_challenge_is_a_refusal_unless_the_nonce_is_stale() {
     for (parameters, requests) in [
         ("nonce=\"new\"", 2),
         ("nonce=\"always old\", stale=true", 3),
@@ -369,4 +370,54 @@ fn a_second_challenge_is_a_refusal_unless_the_nonce_was_too_old() {
         assert_eq!(report.errors[&407], report.total.sent, "{report}");
         assert_eq!((seen.invites, seen.byes), (calls * requests, 0), "{report}");
     }
+}
+
+/// RFC 3261 §10.2: the CSeq numbers of an AOR rise, also if two servers challenge each REGISTER.
+#[test]
+fn cseq_numbers_rise_at_two_servers_that_challenge() {
+    let numbers = Arc::new(Mutex::new(Vec::new()));
+    let server = |parameters: &'static str, last: &'static str| {
+        let numbers = Arc::clone(&numbers);
+        Liar::<u64>::start(move |request, _, from, _, sends| {
+            let cseq = request.value("CSeq").split(' ').next().unwrap();
+            let cseq: u32 = cseq.parse().unwrap();
+            let mut numbers = numbers.lock().unwrap();
+            // A retransmission has the number of its request.
+            if numbers.last() != Some(&cseq) {
+                numbers.push(cseq);
+            }
+            let challenge = |parameters: &str| {
+                let line =
+                    format!("WWW-Authenticate: Digest realm=\"r\", qop=\"auth\", {parameters}\r\n");
+                request.answer("401 Unauthorized", &line)
+            };
+            let answer = match request.value("Authorization") {
+                "" => challenge("nonce=\"old\""),
+                line if line.contains("nonce=\"old\"") => challenge(parameters),
+                _ => request.answer(last, "Retry-After: 0\r\n"),
+            };
+            sends.now(from, answer);
+        })
+    };
+    let first = server("nonce=\"new\", stale=true", "503 Service Unavailable");
+    let second = server("nonce=\"new\", stale=true", "200 OK");
+    let mut options = options(first.address, SipWorkload::Register);
+    options.further = vec![target(second.address)];
+    options.aors = 1;
+    options.links = 1;
+    options.runs = Some(5);
+    options.credentials = Some(SipCredentials {
+        user: "u".to_owned(),
+        password: "p".to_owned(),
+    });
+    let mut plan = plan(&options, 1.0, Duration::from_secs(30));
+    plan.warm_up = Duration::ZERO;
+    plan.close_loop(1);
+    let report = report(plan);
+    assert_eq!(report.total.received, 5, "{report}");
+    let numbers = numbers.lock().unwrap();
+    // Six requests of each registration; the second server gets the number that the first one has refused.
+    assert!(numbers.len() >= 5 * 5, "{numbers:?}");
+    let rising = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+    assert!(rising, "{numbers:?}");
 }

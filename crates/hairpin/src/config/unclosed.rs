@@ -1,4 +1,4 @@
-//! A list without `]`, or a table in braces without `}`. The TOML parser takes all lines below for a part of it, and
+//! A list without `]`, or a table in braces without `}`. The TOML parser treats all lines below as part of the value, and
 //! reports an error for nearly each of them.
 
 use toml::Spanned;

@@ -31,7 +31,7 @@ pub struct SipReport {
     pub retry_after: Option<RetryAfter>,
     /// Challenges that were answered.
     pub challenges: u64,
-    /// Challenges that said that the nonce was too old (`stale=true`).
+    /// Those of them that said that the nonce was too old (`stale=true`).
     pub stale: u64,
     /// Responses to what never was: another branch, another run.
     pub stray: u64,

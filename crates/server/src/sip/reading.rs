@@ -1,7 +1,7 @@
 //! Reads sockets: batches of datagrams, connections, and the timers between them.
 
 use super::balance::SipBatch;
-use super::coalescing::SocketRead;
+use super::coalescing::{Change, SocketRead};
 use super::connection::Connection;
 use super::connections::DisconnectReason;
 use super::layers::Layers;
@@ -181,7 +181,7 @@ impl Sip {
     /// Reads the UDP socket of a listener in batches, and handles each message. `number` is the index of the listener.
     pub(super) fn read_datagrams(&mut self, number: u16, poller: &Poller) {
         let started = self.endpoint.now.mono;
-        let (datagrams, is_empty) = self.read_batches(number, poller);
+        let (datagrams, has_read_all) = self.read_batches(number, poller);
         let index = usize::from(number);
         let (Some(listener), Some(coalescing)) =
             (self.listeners.get(index), self.coalescing.get_mut(index))
@@ -191,17 +191,14 @@ impl Sip {
         let read = SocketRead {
             started,
             datagrams,
-            is_empty,
+            has_read_all,
             // `is_overloaded` of the engine stays true while the filter is active, which is longer.
             is_overloaded: self.endpoint.engine.overload_state() > 0,
         };
-        let Some(begins) = coalescing.note_read(&read) else {
-            return;
-        };
-        let interest = if begins {
-            Interest::Nothing
-        } else {
-            Interest::Read
+        let interest = match coalescing.note_read(&read) {
+            Some(Change::Begin) => Interest::Nothing,
+            Some(Change::End) => Interest::Read,
+            None => return,
         };
         let token = Token::Sip(SipToken::Datagrams(number)).as_u64();
         // It fails if the socket was removed from the poller, because another process reads it now.

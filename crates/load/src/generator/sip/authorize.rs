@@ -95,6 +95,8 @@ pub(super) struct CurrentRequest<'a> {
     pub(super) uri: &'a [u8],
     /// Number of the AOR that asks.
     pub(super) aor: u32,
+    /// The request has answered a challenge. Then another one is a refusal, unless it has `stale=true`.
+    pub(super) only_if_stale: bool,
 }
 
 /// What an answer was to.
@@ -146,7 +148,9 @@ impl Authorizer {
         };
         let mut spans = self.spans.take()?;
         let message = Message::parse(response, &mut spans).ok();
-        let challenge = message.and_then(|message| digest::choose(&message, header));
+        let challenge = message
+            .and_then(|message| digest::choose(&message, header))
+            .filter(|challenge| challenge.is_stale || !asked.only_if_stale);
         let answered = challenge.and_then(|challenge| {
             let proof = (1, self.cnonce());
             if let Some(kept) = &mut self.kept {
@@ -283,6 +287,7 @@ mod tests {
             method: Method::Register,
             uri: b"sip:127.0.0.1:5060",
             aor,
+            only_if_stale: false,
         }
     }
 
@@ -358,7 +363,13 @@ mod tests {
         let text = String::from_utf8(CHALLENGE.to_vec()).unwrap();
         let stale = text.replace("nonce=\"n\"", "nonce=\"new\", stale=true");
         line.clear();
-        let answered = one.answer(&mut line, 401, stale.as_bytes(), asked(3));
+        let again = CurrentRequest {
+            only_if_stale: true,
+            ..asked(3)
+        };
+        assert_eq!(one.answer(&mut line, 401, CHALLENGE, again), None);
+        assert!(line.is_empty());
+        let answered = one.answer(&mut line, 401, stale.as_bytes(), again);
         assert_eq!(answered, Some(AnsweredRequest { stale: true }));
         assert_eq!(nc(&line), "00000001");
         one.renew(b"qop=auth, nextnonce=\"third\"", 3);

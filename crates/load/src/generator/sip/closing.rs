@@ -12,12 +12,10 @@ impl Core {
 
     /// Ends a call that rings (RFC 3261 §9.1): the CANCEL has the branch of the INVITE, and a To without a tag.
     pub(super) fn cancel(&mut self, place: u32, around: WorkContext<'_>) {
-        let challenges = self.slots.get(place).challenges;
         let peer = self.setting.peer(self.slots.get(place).aor);
         let uri = self.setting.words.uri(&mut self.text, peer).to_vec();
         self.memory(place).dialog.begin(&uri);
         self.start(place, Stage::Cancelling, around);
-        self.slots.get_mut(place).challenges = challenges;
     }
 
     /// Ends the calls that are left when the run is over: cancels those that ring, and sends a BYE to those that are

@@ -5,7 +5,8 @@
 //!                       timer A/E, over UDP           B/F: 64 x T1
 //!              ┌──── again ────┐                          │
 //!   begin ─▶ First ──────── 2xx ─▶ over        OPTIONS, REGISTER
-//!              │  └─ 401 ─▶ First with credentials ─ 2xx ─▶ over; 401 with stale=true ─▶ once more
+//!              │  └─ 401 ─▶ First, with credentials ─ 2xx ─▶ over
+//!              │                 └─ 401 with stale=true, once ─▶ First, with new credentials ─ 2xx ─▶ over
 //!              └─ 2xx ─▶ ACK, Talking ─ hold ─▶ Bye ─ 2xx ─▶ over
 //! ```
 //! The branch of a response names slot and generation of its request. A retransmission is written again from its
@@ -23,7 +24,7 @@ use super::options::SipOptions;
 use super::slots::{Slot, Slots, Stage};
 use super::tally::Tally;
 use super::template::{FIRST_CSEQ, Fields, Template};
-use super::texts::{DialogRequest, FIRST_SERVER, InDialog, SALT, Words, leg};
+use super::texts::{DialogRequest, FIRST_SERVER, InDialog, SALT, Words, role};
 use crate::generator::end::ReceiveStats;
 use crate::generator::live::LatencyFeed;
 use crate::generator::shared::Shared;
@@ -41,10 +42,10 @@ pub(super) const LAST_TRY_OF_CALL: usize = 3;
 pub(super) const LAST_TRY_OF_REQUEST: usize = 1;
 /// Length of what a branch begins with: the cookie and the salt.
 pub(super) const PREFIX: usize = 7 + SALT;
-/// CSeq numbers of a unit of work: a request, and the same after each challenge.
-pub(super) const CSEQ_STEP: u32 = 1 + leg::CHALLENGES_MAX as u32;
-/// Round of the CSeq numbers: RFC 3261 §8.1.1.5 has them below 2^31.
-const CSEQ_ROUND: u64 = 1 << 28;
+/// The most CSeq numbers of a REGISTER at one server: the first, and one for each challenge that is answered.
+pub(super) const CSEQ_NUMBERS: u32 = 1 + role::CHALLENGES_MAX as u32;
+/// RFC 3261 §8.1.1.5: CSeq numbers are below 2^31.
+const CSEQ_END: u32 = 1 << 31;
 
 /// The requests that leave by one link.
 #[derive(Debug)]
@@ -111,6 +112,8 @@ pub(super) struct Core {
     pub(super) needle: [u8; PREFIX],
     pub(super) hint: usize,
     pub(super) cseq_hint: usize,
+    /// CSeq numbers of a unit of work, if all servers are asked.
+    cseq_step: u32,
     /// Room to write texts in.
     pub(super) text: String,
     /// Counts units of work, for links and AORs to take turns.
@@ -193,6 +196,7 @@ impl Core {
             needle,
             hint: 0,
             cseq_hint: 0,
+            cseq_step: CSEQ_NUMBERS * (links.len() / per_server.max(1)).max(1) as u32,
             text: String::new(),
             begun: 0,
             over: 0,
@@ -230,8 +234,9 @@ impl Core {
         slot.link = link;
         slot.refused = refused;
         slot.aor = aor;
-        // RFC 3261 §10.2: CSeq rises with every REGISTER of one Call-ID.
-        slot.cseq = FIRST_CSEQ + (round % CSEQ_ROUND) as u32 * CSEQ_STEP;
+        // RFC 3261 §10.2: CSeq rises with every REGISTER of one Call-ID. After the last number the first one follows.
+        let rounds = u64::from((CSEQ_END - FIRST_CSEQ) / self.cseq_step);
+        slot.cseq = FIRST_CSEQ + (round % rounds) as u32 * self.cseq_step;
         slot.measured = around.shared.measured(intended_ns);
         slot.hung_up = false;
         self.slots.measured += usize::from(slot.measured);
@@ -286,7 +291,13 @@ impl Core {
                 .setting
                 .words
                 .uri(&mut self.text, self.setting.peer(aor));
-            authorizer.answer_again(&mut line, CurrentRequest { method, uri, aor });
+            let asked = CurrentRequest {
+                method,
+                uri,
+                aor,
+                only_if_stale: false,
+            };
+            authorizer.answer_again(&mut line, asked);
         }
         self.memories[place as usize].authorization = line;
     }
@@ -320,7 +331,7 @@ impl Core {
             cseq: slot.cseq,
             aor: slot.aor,
             peer: self.setting.peer(slot.aor),
-            leg: expected_leg(&slot),
+            role: expected_role(&slot),
         };
         let (template, with_lines) = match slot.stage {
             Stage::First => {
@@ -328,8 +339,8 @@ impl Core {
                 (Some(&texts.first), with_lines)
             }
             Stage::Enrol => (texts.enrol.as_ref(), true),
-            Stage::Bye => return self.write_in_dialog(place, "BYE", fields.leg),
-            Stage::Cancelling => return self.write_in_dialog(place, "CANCEL", fields.leg),
+            Stage::Bye => return self.write_in_dialog(place, "BYE", fields.role),
+            Stage::Cancelling => return self.write_in_dialog(place, "CANCEL", fields.role),
             Stage::Free | Stage::Talking => return,
         };
         let Some(template) = template else {
@@ -342,7 +353,7 @@ impl Core {
     }
 
     /// Writes a request of the call's dialog, or its CANCEL.
-    pub(super) fn write_in_dialog(&mut self, place: u32, method: &str, leg: u8) {
+    pub(super) fn write_in_dialog(&mut self, place: u32, method: &str, role: u8) {
         let slot = self.slots.get(place);
         let texts = &self.links[usize::from(slot.link)];
         let memory = &self.memories[place as usize];
@@ -351,13 +362,13 @@ impl Core {
             method,
             slot: place,
             generation: slot.generation,
-            leg,
-            cseq: cseq_of(slot, leg),
+            role,
+            cseq: cseq_of(slot, role),
             aor: slot.aor,
             target: dialog.target(),
             to: dialog.to(),
             routes: dialog.routes(),
-            lines: match leg::is(leg, leg::BYE) && leg > leg::BYE {
+            lines: match role > role::BYE && role::is_of(role, role::BYE) {
                 true => &memory.authorization,
                 false => b"",
             },
@@ -459,20 +470,20 @@ impl Setting {
     }
 }
 
-/// The CSeq number of a request of this leg.
-pub(super) fn cseq_of(slot: &Slot, leg: u8) -> u32 {
-    match leg::is(leg, leg::BYE) {
-        true => slot.cseq + 1 + u32::from(leg - leg::BYE),
+/// The CSeq number of a request with this role.
+pub(super) fn cseq_of(slot: &Slot, role: u8) -> u32 {
+    match role::is_of(role, role::BYE) {
+        true => slot.cseq + 1 + u32::from(role - role::BYE),
         false => slot.cseq,
     }
 }
 
-/// The leg of the outstanding request.
-pub(super) fn expected_leg(slot: &Slot) -> u8 {
+/// The role of the outstanding request.
+pub(super) fn expected_role(slot: &Slot) -> u8 {
     let request = match slot.stage {
-        Stage::First | Stage::Cancelling => leg::FIRST,
-        Stage::Bye => leg::BYE,
-        Stage::Enrol => leg::ENROL,
+        Stage::First | Stage::Cancelling => role::FIRST,
+        Stage::Bye => role::BYE,
+        Stage::Enrol => role::ENROL,
         Stage::Free | Stage::Talking => return 0,
     };
     request + slot.challenges

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::core::{CSEQ_STEP, Core, WorkContext};
+use super::core::{CSEQ_NUMBERS, Core, WorkContext};
 use super::slots::Stage;
 use super::template::FIRST_CSEQ;
 use super::texts::EXPIRES;
@@ -85,7 +85,7 @@ impl Core {
         slot.link = link as u16;
         slot.refused = 0;
         slot.aor = number * self.setting.count + self.setting.index;
-        slot.cseq = FIRST_CSEQ + round * CSEQ_STEP;
+        slot.cseq = FIRST_CSEQ + round * CSEQ_NUMBERS;
         (slot.measured, slot.challenges, slot.hung_up) = (false, 0, false);
         let mut line = std::mem::take(&mut self.memory(place).authorization);
         line.clear();

@@ -4,11 +4,11 @@ use memchr::memmem;
 
 use super::authorize::CurrentRequest;
 use super::core::{
-    Core, LAST_TRY_OF_CALL, LAST_TRY_OF_REQUEST, MS, PREFIX, WorkContext, cseq_of, expected_leg,
+    Core, LAST_TRY_OF_CALL, LAST_TRY_OF_REQUEST, MS, PREFIX, WorkContext, cseq_of, expected_role,
 };
 use super::slots::{Slot, Stage};
 use super::template::{ID_LENGTH, read_id};
-use super::texts::{FIRST_SERVER, leg};
+use super::texts::{FIRST_SERVER, role};
 use crate::measure::{Arrival, Counter};
 use crate::sip::lines::{Lines, leading_number};
 use crate::sip::out::Origin;
@@ -22,7 +22,7 @@ const RING_NS: u64 = 180_000_000_000;
 struct Branch {
     place: u32,
     generation: u32,
-    leg: u8,
+    role: u8,
     server: u8,
 }
 
@@ -51,15 +51,15 @@ impl Core {
         };
         let slot = *slot;
         let server = FIRST_SERVER + self.server_of(slot.link);
-        let is_expected = (branch.leg, branch.server) == (expected_leg(&slot), server);
-        let Some(is_cancel) = self.matches_request(message, place, branch.leg, is_expected) else {
+        let is_expected = (branch.role, branch.server) == (expected_role(&slot), server);
+        let Some(is_cancel) = self.matches_request(message, place, branch.role, is_expected) else {
             self.tally.report.wrong_cseq += measuring;
             return;
         };
         if is_cancel {
             self.cancel_answered(place, around);
         } else if !is_expected {
-            self.late(place, branch.leg, status, measuring);
+            self.late(place, branch.role, status, measuring);
         } else if status < 200 {
             self.provisional(place, around);
         } else {
@@ -78,7 +78,7 @@ impl Core {
         Some(Branch {
             place,
             generation,
-            leg: id.get(ID_LENGTH)?.to_ascii_lowercase(),
+            role: id.get(ID_LENGTH)?.to_ascii_lowercase(),
             server: id.get(ID_LENGTH + 1)?.to_ascii_lowercase(),
         })
     }
@@ -89,7 +89,7 @@ impl Core {
         &mut self,
         message: &[u8],
         place: u32,
-        leg: u8,
+        role: u8,
         is_expected: bool,
     ) -> Option<bool> {
         let value = self.cseq_value(message)?.trim_ascii_start();
@@ -98,13 +98,13 @@ impl Core {
         let end = method.iter().position(|byte| !byte.is_ascii_alphabetic());
         let method = &method[..end.unwrap_or(method.len())];
         let slot = self.slots.get(place);
-        let number = u64::from(cseq_of(slot, leg));
+        let number = u64::from(cseq_of(slot, role));
         let found = leading_number(value);
         // What was out before had the number that it has, or a smaller one.
         let is_number = found == number || (!is_expected && found < number);
-        let ours: &[u8] = match leg {
-            _ if leg::is(leg, leg::BYE) => b"BYE",
-            _ if leg::is(leg, leg::ENROL) => b"REGISTER",
+        let ours: &[u8] = match role {
+            _ if role::is_of(role, role::BYE) => b"BYE",
+            _ if role::is_of(role, role::ENROL) => b"REGISTER",
             _ => self.setting.options.workload.method().as_bytes(),
         };
         let is_cancel = slot.stage == Stage::Cancelling && method == b"CANCEL";
@@ -129,13 +129,13 @@ impl Core {
     }
 
     /// A response to a request that is over while its unit of work is not.
-    fn late(&mut self, place: u32, leg: u8, status: u16, measuring: u64) {
+    fn late(&mut self, place: u32, role: u8, status: u16, measuring: u64) {
         let stage = self.slots.get(place).stage;
         let in_call = matches!(stage, Stage::Talking | Stage::Bye);
-        let is_first = leg::is(leg, leg::FIRST);
+        let is_first = role::is_of(role, role::FIRST);
         if in_call && is_first && (200..300).contains(&status) {
             // RFC 3261 §13.2.2.4: every 2xx that comes again gets its ACK again.
-            self.write_in_dialog(place, "ACK", leg::ACK);
+            self.write_in_dialog(place, "ACK", role::ACK);
         } else {
             self.tally.report.second += measuring;
         }
@@ -188,9 +188,9 @@ impl Core {
             }
             // RFC 3261 §17.1.1.3: the ACK of a refusal has the INVITE's branch, and its request URI.
             self.set_dialog_target(place);
-            self.write_in_dialog(place, "ACK", expected_leg(&slot));
+            self.write_in_dialog(place, "ACK", expected_role(&slot));
         }
-        let challenge = matches!(status, 401 | 407) && slot.challenges < leg::CHALLENGES_MAX;
+        let challenge = matches!(status, 401 | 407) && slot.challenges < role::CHALLENGES_MAX;
         if slot.stage == Stage::Cancelling {
             self.cancelled(place, status, around);
         } else if challenge && self.authorizer.is_some() {
@@ -236,7 +236,7 @@ impl Core {
     }
 
     fn answered(&mut self, place: u32, around: WorkContext<'_>) {
-        self.write_in_dialog(place, "ACK", leg::ACK);
+        self.write_in_dialog(place, "ACK", role::ACK);
         let hold_ns = self.setting.options.hold.as_nanos() as u64;
         let slot = self.slots.get_mut(place);
         let too_late = slot.stage == Stage::Cancelling;
@@ -260,17 +260,18 @@ impl Core {
 
     fn authorize(&mut self, place: u32, status: u16, message: &[u8], around: WorkContext<'_>) {
         let (method, uri, aor) = self.asked(place);
-        let asked = CurrentRequest {
-            method,
-            uri: &uri,
-            aor,
-        };
         let Slot {
             stage,
             measured,
             challenges,
             ..
         } = *self.slots.get(place);
+        let asked = CurrentRequest {
+            method,
+            uri: &uri,
+            aor,
+            only_if_stale: challenges > 0,
+        };
         let mut line = std::mem::take(&mut self.memory(place).authorization);
         line.clear();
         if stage == Stage::Enrol {
@@ -279,8 +280,7 @@ impl Core {
         let authorizer = self.authorizer.as_mut();
         let made = authorizer.and_then(|one| one.answer(&mut line, status, message, asked));
         self.memories[place as usize].authorization = line;
-        // A challenge for credentials is a refusal, unless their nonce was too old.
-        if let Some(made) = made.filter(|made| challenges == 0 || made.stale) {
+        if let Some(made) = made {
             self.tally.report.challenges += u64::from(measured);
             self.tally.report.stale += u64::from(measured && made.stale);
             let slot = self.slots.get_mut(place);

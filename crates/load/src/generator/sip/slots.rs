@@ -39,7 +39,7 @@ pub(super) struct Slot {
     /// A provisional response came.
     pub(super) proceeding: bool,
     pub(super) measured: bool,
-    /// Challenges before the outstanding request; it has credentials for the last one.
+    /// Challenges that were answered for the outstanding request.
     pub(super) challenges: u8,
     /// The other side has ended the call.
     pub(super) hung_up: bool,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   OPTIONS sip:10.0.0.5:5060 SIP/2.0
-//!   Via: SIP/2.0/UDP 10.0.0.1:40001;branch=z9hG4bK<salt 8><id 12><leg 1>;rport
+//!   Via: SIP/2.0/UDP 10.0.0.1:40001;branch=z9hG4bK<salt 8><id 12><role 1>;rport
 //!   From: <sip:load@10.0.0.1:40001>;tag=<id 12>           id: slot and generation of the transaction, in hex
 //!   Call-ID: <salt 8><id 12>@hairpin                      salt: of this run and thread
 //!   CSeq: <10 digits> OPTIONS
@@ -14,7 +14,7 @@ const ID: u8 = 1;
 const CSEQ: u8 = 2;
 const AOR: u8 = 3;
 const PEER: u8 = 4;
-const LEG: u8 = 5;
+const ROLE: u8 = 5;
 
 /// Hex digits of a slot, and of a generation.
 const HALF: usize = 6;
@@ -38,8 +38,8 @@ pub(super) struct Fields {
     pub(super) aor: u32,
     /// Number of the AOR that is called.
     pub(super) peer: u32,
-    /// One of `texts::leg`.
-    pub(super) leg: u8,
+    /// The letter of `texts::role`.
+    pub(super) role: u8,
 }
 
 /// A request with places that change.
@@ -73,9 +73,9 @@ impl Template {
         mark(PEER, width)
     }
 
-    /// What stands for the leg.
-    pub(super) fn leg_mark() -> String {
-        mark(LEG, 1)
+    /// What stands for the role.
+    pub(super) fn role_mark() -> String {
+        mark(ROLE, 1)
     }
 
     /// Finds the marks in `text`, which is at most 65,535 bytes long.
@@ -91,7 +91,7 @@ impl Template {
                 CSEQ => CSEQ_LENGTH,
                 _ => run,
             };
-            if matches!(byte, ID | CSEQ | AOR | PEER | LEG) {
+            if matches!(byte, ID | CSEQ | AOR | PEER | ROLE) {
                 places.push((at as u16, whole as u16, byte));
             }
             at += whole;
@@ -117,7 +117,7 @@ impl Template {
                 ID => place.copy_from_slice(&id),
                 CSEQ => decimal(place, fields.cseq),
                 PEER => decimal(place, fields.peer),
-                LEG => place.fill(fields.leg),
+                ROLE => place.fill(fields.role),
                 _ => decimal(place, fields.aor),
             }
         }
@@ -184,7 +184,7 @@ mod tests {
         cseq: FIRST_CSEQ + 5,
         aor: 42,
         peer: 43,
-        leg: b'b',
+        role: b'b',
     };
 
     #[test]
@@ -195,8 +195,8 @@ mod tests {
             Template::aor_mark(4),
         );
         let peer = Template::peer_mark(3);
-        let leg = Template::leg_mark();
-        let text = format!("A {id}{id}{leg};{peer}\r\nu{aor}\r\nCSeq: {cseq} A\r\n\r\nbody");
+        let role = Template::role_mark();
+        let text = format!("A {id}{id}{role};{peer}\r\nu{aor}\r\nCSeq: {cseq} A\r\n\r\nbody");
         let template = Template::new(&text);
         let mut bytes = b"before".to_vec();
         template.write(&mut bytes, &FIELDS);

@@ -11,24 +11,25 @@ use crate::sip::Transport;
 /// Characters of the salt.
 pub(super) const SALT: usize = 8;
 
-/// The part of a branch, behind the id, that distinguishes the requests of one unit of work.
-pub(super) mod leg {
-    /// The first request: OPTIONS, REGISTER or INVITE. The next letters are the same with credentials.
+/// The role of a request in its unit of work: a letter of its branch, behind the id. It distinguishes the requests of a
+/// unit. A request that answers challenge number n has the letter that is n behind the letter of the first request.
+pub(super) mod role {
+    /// OPTIONS, REGISTER or INVITE.
     pub(in super::super) const FIRST: u8 = b'a';
     /// The ACK of a 2xx, which is no transaction.
-    pub(in super::super) const ACK: u8 = b'd';
-    /// The BYE. The next letters are the same with credentials.
-    pub(in super::super) const BYE: u8 = b'e';
-    /// The REGISTER of a callee. The next letters are the same with credentials.
-    pub(in super::super) const ENROL: u8 = b'h';
+    pub(in super::super) const ACK: u8 = FIRST + CHALLENGES_MAX + 1;
+    /// The BYE.
+    pub(in super::super) const BYE: u8 = ACK + 1;
+    /// The REGISTER of a callee.
+    pub(in super::super) const ENROL: u8 = BYE + CHALLENGES_MAX + 1;
 
-    /// Challenges that are answered for one request: the first, and another one if it says that the nonce was too old
-    /// (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends such a challenge.
+    /// Challenges that are answered for one request: the first, and a second one that says that the nonce was too old
+    /// (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends a second one.
     pub(in super::super) const CHALLENGES_MAX: u8 = 2;
 
-    /// Whether `leg` is `request`, or `request` with credentials.
-    pub(in super::super) const fn is(leg: u8, request: u8) -> bool {
-        request <= leg && leg <= request + CHALLENGES_MAX
+    /// Whether a request with this role is `request`, with any number of challenges answered.
+    pub(in super::super) const fn is_of(role: u8, request: u8) -> bool {
+        request <= role && role <= request + CHALLENGES_MAX
     }
 }
 
@@ -220,7 +221,7 @@ impl Words {
             "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{} {here};branch=z9hG4bK{}{id}{}{};rport\r\nMax-Forwards: 70\r\n",
             self.transport.in_via(),
             self.salt,
-            Template::leg_mark(),
+            Template::role_mark(),
             char::from(server),
         )
     }
@@ -278,7 +279,7 @@ pub(super) struct DialogRequest<'a> {
     pub(super) method: &'a str,
     pub(super) slot: u32,
     pub(super) generation: u32,
-    pub(super) leg: u8,
+    pub(super) role: u8,
     pub(super) cseq: u32,
     /// Number of the caller's AOR.
     pub(super) aor: u32,
@@ -307,7 +308,7 @@ impl InDialog {
             request.target,
             &self.via,
             &id,
-            &[request.leg, self.server],
+            &[request.role, self.server],
             b";rport\r\n",
             request.routes,
             from.as_bytes(),
