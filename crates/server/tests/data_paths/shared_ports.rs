@@ -78,7 +78,9 @@ fn exchange(calls: &[Call], round: u32) {
         }
         let mut buffer = [0; 64];
         for (number, call) in numbered() {
-            let (length, from) = call.peer.recv_from(&mut buffer).expect("it arrives");
+            let (length, from) = call.peer.recv_from(&mut buffer).unwrap_or_else(|error| {
+                panic!("round {round}: the peer of call {number} receives nothing: {error}")
+            });
             assert_eq!(buffer[..length], payload(number, "peer"));
             assert_eq!(from, call.relayed);
         }
