@@ -167,12 +167,12 @@ impl Report {
         self.diagnostics.push(diagnostic);
     }
 
-    /// Notes that the end of a file could not be read.
+    /// Notes that a list or table has no end, so that the rest of its file could not be parsed.
     pub(crate) fn set_incomplete(&mut self) {
         self.is_incomplete = true;
     }
 
-    /// Whether the end of a file could not be read. A setting that seems to be missing may be there.
+    /// Whether the rest of a file could not be parsed. A setting that seems to be missing may be there.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.is_incomplete
     }

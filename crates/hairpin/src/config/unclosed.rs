@@ -16,10 +16,10 @@ pub(super) fn beginning(text: &str, root: &DeTable<'_>, at: usize) -> Option<usi
 /// The same for a value and the values inside of it; the outermost one counts.
 fn within(text: &str, value: &Spanned<DeValue<'_>>, at: usize) -> Option<usize> {
     let span = value.span();
-    // The header of a section has brackets, too, but no `=` before it.
+    // The header of a section has brackets, too, but no `=` before it in its line.
     let is_value = text
         .get(..span.start)
-        .is_some_and(|before| before.trim_end().ends_with('='));
+        .is_some_and(|before| before.trim_end_matches([' ', '\t']).ends_with('='));
     let (end, inside) = match value.get_ref() {
         DeValue::Array(items) => {
             let found = items.iter().filter_map(|item| within(text, item, at));
@@ -28,7 +28,7 @@ fn within(text: &str, value: &Spanned<DeValue<'_>>, at: usize) -> Option<usize> 
         DeValue::Table(table) => ('}', beginning(text, table, at)),
         _ => return None,
     };
-    // The parser ends such a table where it no longer understands the text, and such a list at the end of the file.
+    // Without its end, the parser ends a table where it no longer understands the text, and a list at the end of the file.
     let has_end = text.get(span.clone()).is_some_and(|it| it.ends_with(end));
     match is_value && (span.end >= at || !has_end) {
         true => Some(span.start),

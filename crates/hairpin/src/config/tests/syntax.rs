@@ -22,27 +22,27 @@ fn a_list_without_an_end_is_one_error() {
     for (list, place, end) in [
         (
             "udp = [\"127.0.0.1:3478\"",
-            "3:7",
+            "4:7",
             "list has no end (end it with `]`",
         ),
         (
             "udp = [\"127.0.0.1:3478\",",
-            "3:7",
+            "4:7",
             "list has no end (end it with `]`",
         ),
-        ("udp = [", "3:7", "list has no end (end it with `]`"),
+        ("udp = [", "4:7", "list has no end (end it with `]`"),
         (
             "udp = { a = [\"1\"]",
-            "3:7",
+            "4:7",
             "table has no end (end it with `}`",
         ),
     ] {
         for below in ["", below] {
-            let text = format!("[listen]\nudq = 1\n{list}\n{below}");
+            let text = format!("# ====\n[listen]\nudq = 1\n{list}\n{below}");
             let found = complaints(&text);
             assert_eq!(found.len(), 2, "{text:?}: {found:#?}");
             assert!(
-                found[0].starts_with("hairpin.toml:2:1: unknown key"),
+                found[0].starts_with("hairpin.toml:3:1: unknown key"),
                 "{found:#?}"
             );
             let expected = format!("hairpin.toml:{place}: not valid TOML: this {end}");

@@ -234,7 +234,7 @@ impl Core {
         slot.link = link;
         slot.refused = refused;
         slot.aor = aor;
-        // RFC 3261 §10.2: CSeq rises with every REGISTER of one Call-ID. After the last number the first one follows.
+        // RFC 3261 §10.2: CSeq rises with every REGISTER of one Call-ID, until the numbers start again.
         let rounds = u64::from((CSEQ_END - FIRST_CSEQ) / self.cseq_step);
         slot.cseq = FIRST_CSEQ + (round % rounds) as u32 * self.cseq_step;
         slot.measured = around.shared.measured(intended_ns);

@@ -12,7 +12,8 @@ use crate::sip::Transport;
 pub(super) const SALT: usize = 8;
 
 /// The role of a request in its unit of work: a letter of its branch, behind the id. It distinguishes the requests of a
-/// unit. A request that answers challenge number n has the letter that is n behind the letter of the first request.
+/// unit. After n answered challenges, a request has the letter n places after its own: INVITE a, b, c; ACK d;
+/// BYE e, f, g; the REGISTER of a callee h, i, j.
 pub(super) mod role {
     /// OPTIONS, REGISTER or INVITE.
     pub(in super::super) const FIRST: u8 = b'a';
