@@ -1,5 +1,5 @@
-//! A list without `]`, or a table in braces without `}`. The TOML parser treats all lines below as part of the value, and
-//! reports an error for nearly each of them.
+//! A list without `]`, or a table in braces without `}`. The TOML parser treats all lines below as part of the value,
+//! and reports an error for nearly each of them.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -28,7 +28,8 @@ fn within(text: &str, value: &Spanned<DeValue<'_>>, at: usize) -> Option<usize> 
         DeValue::Table(table) => ('}', beginning(text, table, at)),
         _ => return None,
     };
-    // Without its end, the parser ends a table where it no longer understands the text, and a list at the end of the file.
+    // Without its end, the parser ends a table where it no longer understands the text, and a list at the end of the
+    // file.
     let has_end = text.get(span.clone()).is_some_and(|it| it.ends_with(end));
     match is_value && (span.end >= at || !has_end) {
         true => Some(span.start),
