@@ -3,7 +3,8 @@
 use ::io::UdpOptions;
 
 use super::floor::{self, BATCH_LIMIT, LISTENER_BUFFER};
-use super::packets::{BURST, FLOW_WARM_UP_RATE, FOREIGN_SHARE, MAX_LOSS, MAX_TRIES};
+use super::hold::MAX_LOSS;
+use super::packets::{BURST, FLOW_WARM_UP_RATE, FOREIGN_SHARE, MAX_TRIES};
 use super::{procfs, sip};
 
 /// Their names and values, for every report.

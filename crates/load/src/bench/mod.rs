@@ -40,6 +40,7 @@ mod fairness;
 pub mod floor;
 mod gates;
 mod generator;
+mod hold;
 mod layout;
 mod napi;
 mod options;

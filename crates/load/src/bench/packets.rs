@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::bed::TestBed;
 use super::error::{IoContext, SideError};
+use super::hold::{self, Held};
 use super::sockets;
 use super::spinner::Spinner;
 use super::topology::ServerCpu;
@@ -31,16 +32,6 @@ pub(super) const FLOW_WARM_UP_RATE: f64 = 100_000.0;
 pub(super) const FIRST_RATE: f64 = 50_000.0;
 /// One processor cannot generate so much. At this rate and above, the generator sends without pacing.
 const HIGHEST_RATE: f64 = 6_000_000.0;
-/// The greatest loss with which a rate counts as held.
-pub(crate) const MAX_LOSS: f64 = 0.01;
-/// Rates that are tried below the first one that was not held. Each is at most `LOWER_FACTOR` of the one before, and at
-/// least half of it.
-const LOWER_TRIES: u32 = 16;
-const LOWER_FACTOR: f64 = 0.97;
-/// Rates that are tried above the first one, if that was held. Each is `HIGHER_FACTOR` of the best one so far.
-const HIGHER_TRIES: u32 = 3;
-const HIGHER_FACTOR: f64 = 1.04;
-
 /// One measured load. Costs are processor time in nanoseconds per delivered datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Point {
@@ -253,41 +244,15 @@ impl Meter<'_> {
 
     /// The highest rate near `from` that is held for `length` with little loss.
     fn hold(&mut self, from: f64, length: Duration, ramp: &mut Ramp) -> Result<Point, SideError> {
-        let mut rate = from;
-        for tries in 0..LOWER_TRIES {
-            let point = self.record(rate, length, ramp)?;
-            if point.loss <= MAX_LOSS {
-                return match tries {
-                    0 => self.raise(point, length, ramp),
-                    _ => Ok(point),
-                };
-            }
-            // The goodput shows how far to lower the rate.
-            rate = (rate * LOWER_FACTOR).min(point.delivered).max(rate / 2.0);
+        match hold::search(from, &mut |rate| self.record(rate, length, ramp))? {
+            Held::Best(point) => Ok(point),
+            Held::Nothing { lowest } => Err(SideError::NotHeld {
+                from,
+                to: lowest,
+                wrong: self.faults.wrong,
+                duplicated: self.faults.duplicated,
+            }),
         }
-        Err(SideError::NotHeld {
-            from,
-            to: rate,
-            wrong: self.faults.wrong,
-            duplicated: self.faults.duplicated,
-        })
-    }
-
-    /// Tries a little more, as long as that is held, too.
-    fn raise(
-        &mut self,
-        mut best: Point,
-        length: Duration,
-        ramp: &mut Ramp,
-    ) -> Result<Point, SideError> {
-        for _ in 0..HIGHER_TRIES {
-            let point = self.record(best.offered * HIGHER_FACTOR, length, ramp)?;
-            if point.loss > MAX_LOSS || point.delivered <= best.delivered {
-                break;
-            }
-            best = point;
-        }
-        Ok(best)
     }
 
     /// A server that relays in the kernel relays the first datagrams of a new flow in user space, so that none is
