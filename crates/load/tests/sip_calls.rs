@@ -416,7 +416,7 @@ fn cseq_numbers_rise_at_two_servers_that_challenge() {
     let report = report(plan);
     assert_eq!(report.total.received, 5, "{report}");
     let numbers = numbers.lock().unwrap();
-    // Six requests of each registration; the second server gets the number that the first one has refused.
+    // At least five different numbers for each registration.
     assert!(numbers.len() >= 5 * 5, "{numbers:?}");
     let rising = numbers.windows(2).all(|pair| pair[0] < pair[1]);
     assert!(rising, "{numbers:?}");

@@ -489,13 +489,17 @@ fn tls_has_a_certificate(settings: &Settings, report: &mut Report) {
     }
 }
 
+/// Reports the first setting that has no effect without a listener for SIP.
 fn sip_has_listeners(settings: &Settings, report: &mut Report) {
     if !listeners(settings).is_empty() || stream_listeners(settings).next().is_some() {
         return;
     }
-    if let Some(test_uas) = is_on(&settings.sip_test_uas) {
+    let test_uas = is_on(&settings.sip_test_uas).map(|entry| &entry.at);
+    let domain = settings.sip_domain.as_ref();
+    let domain = domain.and_then(|list| Some(&list.value.first()?.at));
+    if let Some(at) = test_uas.or(domain) {
         report.push(
-            Diagnostic::warning(&test_uas.at, "nothing listens for SIP")
+            Diagnostic::warning(at, "nothing listens for SIP")
                 .help("say where: sip.listen = [\"127.0.0.1:5060\"]"),
         );
     }

@@ -16,8 +16,8 @@ const EACH: Duration = Duration::from_micros(50);
 const MAX_IN_FLIGHT: u32 = 100;
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Coalescing begins at 8,000 datagrams per second. If a busy machine sends fewer requests than this, the test sends
-/// them again.
+/// Coalescing begins at 8,000 datagrams per second. If a busy machine sends fewer requests per second than `MIN_RATE`,
+/// which leaves a margin, the test sends them again.
 const MIN_RATE: u32 = 12_000;
 const ATTEMPTS: u32 = 5;
 

@@ -6,6 +6,7 @@
 
 use super::response::offset_behind;
 use super::{BuildError, Builder, Stamp, decimal};
+use crate::chars::{self, LWS};
 use crate::congestion::is_oc_parameter;
 use crate::cursor::Cursor;
 use crate::header::{HeaderKind, NameAddr, Via};
@@ -173,6 +174,15 @@ fn digits(number: u32, room: &mut [u8]) -> &[u8] {
     }
 }
 
+/// Whether a Via field may have a parameter whose name begins with `oc`. This is much cheaper than reading the field.
+fn may_have_oc(field: &[u8]) -> bool {
+    memchr::memchr2_iter(b'o', b'O', field).any(|at| {
+        let before = at.checked_sub(1).and_then(|at| field.get(at));
+        before.is_some_and(|&byte| byte == b';' || chars::is(byte, LWS))
+            && matches!(field.get(at + 1), Some(b'c' | b'C'))
+    })
+}
+
 /// The topmost Via as it came, and with its stamp.
 #[derive(Clone, Copy)]
 struct Stamped<'a> {
@@ -276,6 +286,9 @@ impl<'a> Work<'a> {
 
     /// Leaves out the parameters of overload control of all values of a Via field that are still to be taken over.
     fn drop_overload(&mut self, header: &Header<'a>) -> Result<(), BuildError> {
+        if !may_have_oc(header.value) {
+            return Ok(());
+        }
         let bytes = self.message.as_bytes();
         let mut cursor = Cursor::new(header.value);
         // A Via that cannot be read stays as it is, because only the element that wrote it uses it.

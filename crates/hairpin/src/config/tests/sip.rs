@@ -236,7 +236,11 @@ digest_algorithms = [\"MD5\"]
 
 #[test]
 fn users_of_a_domain_of_sip_that_cannot_work_are_named() {
-    let domain = |fields: &str| format!("[sip]\ndomain = [{{ name = \"a.example\", {fields} }}]\n");
+    let domain = |fields: &str| {
+        format!(
+            "[sip]\ndomain = [{{ name = \"a.example\", {fields} }}]\nlisten = [\"127.0.0.1:5060\"]\n"
+        )
+    };
     one_complaint(
         &domain(
             "users = [{ name = \"bob\", ha1s = { MD5 = \"33a8e5413a76b006feeec9a0ce78f640\" } }]",
@@ -258,9 +262,19 @@ fn users_of_a_domain_of_sip_that_cannot_work_are_named() {
 }
 
 #[test]
+fn a_domain_of_sip_without_a_listener_gets_a_warning() {
+    one_complaint(
+        "[auth]\nusers = [{ name = \"a\", password = \"b\" }]\n[sip]\ndomain = [{ name = \"a.example\" }]\n",
+        "hairpin.toml:4:11: nothing listens for SIP (say where: sip.listen = [\"127.0.0.1:5060\"])",
+    );
+}
+
+#[test]
 fn domains_of_sip_that_cannot_work_are_named() {
     let users = "[auth]\nusers = [{ name = \"alice\", password = \"s3cret\" }]\n";
-    let domain = |fields: &str| format!("{users}[sip]\ndomain = [{{ {fields} }}]\n");
+    let domain = |fields: &str| {
+        format!("{users}[sip]\ndomain = [{{ {fields} }}]\nlisten = [\"127.0.0.1:5060\"]\n")
+    };
     one_complaint(
         &domain("name = \"a b\""),
         "hairpin.toml:4:20: `a b` is not a domain name or an IP address (write a name like \"example.org\", or an IP address without a port)",
@@ -290,7 +304,7 @@ fn domains_of_sip_that_cannot_work_are_named() {
         "hairpin.toml:2:25: `192.0.2.7:5060` has a transport or ports (give the network alone)",
     );
     one_complaint(
-        "[sip]\ndomain = [{ name = \"a.example\" }]\n",
+        "[sip]\ndomain = [{ name = \"a.example\" }]\nlisten = [\"127.0.0.1:5060\"]\n",
         "hairpin.toml:2:11: nobody can register in the domain (give it users, add a user to auth.users, with its password, or a store to auth.stores)",
     );
     one_complaint(

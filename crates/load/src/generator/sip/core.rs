@@ -368,9 +368,10 @@ impl Core {
             target: dialog.target(),
             to: dialog.to(),
             routes: dialog.routes(),
-            lines: match role > role::BYE && role::is_of(role, role::BYE) {
-                true => &memory.authorization,
-                false => b"",
+            lines: match role {
+                // A BYE that answers a challenge.
+                role if role > role::BYE && role::is_of(role, role::BYE) => &memory.authorization,
+                _ => b"",
             },
         };
         let text = &mut self.text;

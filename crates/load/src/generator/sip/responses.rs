@@ -102,10 +102,12 @@ impl Core {
         let found = leading_number(value);
         // What was out before had the number that it has, or a smaller one.
         let is_number = found == number || (!is_expected && found < number);
-        let ours: &[u8] = match role {
-            _ if role::is_of(role, role::BYE) => b"BYE",
-            _ if role::is_of(role, role::ENROL) => b"REGISTER",
-            _ => self.setting.options.workload.method().as_bytes(),
+        let ours: &[u8] = if role::is_of(role, role::BYE) {
+            b"BYE"
+        } else if role::is_of(role, role::ENROL) {
+            b"REGISTER"
+        } else {
+            self.setting.options.workload.method().as_bytes()
         };
         let is_cancel = slot.stage == Stage::Cancelling && method == b"CANCEL";
         (is_number && (method == ours || is_cancel)).then_some(is_cancel)

@@ -24,8 +24,8 @@ pub(super) mod role {
     /// The REGISTER of a callee.
     pub(in super::super) const ENROL: u8 = BYE + CHALLENGES_MAX + 1;
 
-    /// Challenges that are answered for one request: the first, and a second one that says that the nonce was too old
-    /// (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends a second one.
+    /// At most so many challenges of one request are answered. The second one must say that the nonce was too old
+    /// (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends such a challenge.
     pub(in super::super) const CHALLENGES_MAX: u8 = 2;
 
     /// Whether a request with this role is `request`, with any number of challenges answered.
