@@ -489,7 +489,7 @@ fn tls_has_a_certificate(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// Reports the first setting that has no effect without a listener for SIP.
+/// Warns about `sip.test_uas`, or else about the first `sip.domain`, if there is no SIP listener.
 fn sip_has_listeners(settings: &Settings, report: &mut Report) {
     if !listeners(settings).is_empty() || stream_listeners(settings).next().is_some() {
         return;
@@ -499,8 +499,8 @@ fn sip_has_listeners(settings: &Settings, report: &mut Report) {
     let domain = domain.and_then(|list| Some(&list.value.first()?.at));
     if let Some(at) = test_uas.or(domain) {
         report.push(
-            Diagnostic::warning(at, "nothing listens for SIP")
-                .help("say where: sip.listen = [\"127.0.0.1:5060\"]"),
+            Diagnostic::warning(at, "this has no effect, because nothing listens for SIP")
+                .help("add a listener, for example sip.listen = [\"127.0.0.1:5060\"]"),
         );
     }
 }

@@ -32,6 +32,7 @@ pub(super) const FLOW_WARM_UP_RATE: f64 = 100_000.0;
 pub(super) const FIRST_RATE: f64 = 50_000.0;
 /// One processor cannot generate so much. At this rate and above, the generator sends without pacing.
 const HIGHEST_RATE: f64 = 6_000_000.0;
+
 /// One measured load. Costs are processor time in nanoseconds per delivered datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Point {

@@ -265,7 +265,7 @@ fn users_of_a_domain_of_sip_that_cannot_work_are_named() {
 fn a_domain_of_sip_without_a_listener_gets_a_warning() {
     one_complaint(
         "[auth]\nusers = [{ name = \"a\", password = \"b\" }]\n[sip]\ndomain = [{ name = \"a.example\" }]\n",
-        "hairpin.toml:4:11: nothing listens for SIP (say where: sip.listen = [\"127.0.0.1:5060\"])",
+        "hairpin.toml:4:11: this has no effect, because nothing listens for SIP (add a listener, for example sip.listen = [\"127.0.0.1:5060\"])",
     );
 }
 

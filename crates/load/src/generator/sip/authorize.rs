@@ -95,8 +95,8 @@ pub(super) struct CurrentRequest<'a> {
     pub(super) uri: &'a [u8],
     /// Number of the AOR that asks.
     pub(super) aor: u32,
-    /// The request has answered a challenge with a new nonce. Then another challenge is a refusal, unless it has
-    /// `stale=true`.
+    /// The request already answers a challenge that it received itself; a reused nonce does not count. Then another
+    /// challenge is a refusal, unless it has `stale=true`.
     pub(super) only_if_stale: bool,
 }
 

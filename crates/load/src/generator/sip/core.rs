@@ -368,10 +368,11 @@ impl Core {
             target: dialog.target(),
             to: dialog.to(),
             routes: dialog.routes(),
-            lines: match role {
-                // A BYE that answers a challenge.
-                role if role > role::BYE && role::is_of(role, role::BYE) => &memory.authorization,
-                _ => b"",
+            // A BYE that answers a challenge has credentials.
+            lines: if role > role::BYE && role::is_of(role, role::BYE) {
+                &memory.authorization
+            } else {
+                b""
             },
         };
         let text = &mut self.text;

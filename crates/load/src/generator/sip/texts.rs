@@ -24,7 +24,7 @@ pub(super) mod role {
     /// The REGISTER of a callee.
     pub(in super::super) const ENROL: u8 = BYE + CHALLENGES_MAX + 1;
 
-    /// At most so many challenges of one request are answered. The second one must say that the nonce was too old
+    /// The maximum number of challenges that the generator answers for one request. The second one must say that the nonce was too old
     /// (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends such a challenge.
     pub(in super::super) const CHALLENGES_MAX: u8 = 2;
 
