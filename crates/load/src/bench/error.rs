@@ -104,9 +104,9 @@ pub enum SideError {
     /// A datagram of the payload check did not come through.
     #[error("payload check: a datagram sent alone did not arrive")]
     Lost,
-    /// It loses more than 1 % at every rate that was tried.
+    /// It held no rate that was tried: more than 1 % was lost, or the goodput was below 90 % of the rate.
     #[error(
-        "no rate from {from:.0}/s down to {to:.0}/s was held with at most 1 % of loss; {wrong} datagrams arrived changed or in the wrong place, {duplicated} arrived again"
+        "no rate from {from:.0}/s down to {to:.0}/s was held (at most 1 % lost, at least 90 % delivered in time); {wrong} datagrams arrived changed or in the wrong place, {duplicated} arrived again"
     )]
     NotHeld {
         /// The highest rate.

@@ -5,9 +5,9 @@ use super::packets::Point;
 
 /// The greatest loss with which a rate counts as held.
 pub(crate) const MAX_LOSS: f64 = 0.01;
-/// A rate is not held either if the goodput is below this share of it, although nothing is lost. Then the generator fell
-/// behind its schedule, or the server handled much after the last datagram was sent. For example, calls offered at
-/// 9,274/s were all answered, but at 6,810/s; and 8,347/s were held.
+/// A rate counts as held only if the goodput is at least this share of it. Without loss it is lower if the generator fell
+/// behind its schedule, or if the server handled much after the last send. For example, calls were offered at 9,274/s.
+/// All were answered, but only 6,810 per second. At 8,347/s, all were answered in time.
 const MIN_DELIVERED: f64 = 0.9;
 /// Rates that are tried until one is held, with the first one. Each is at most `LOWER_FACTOR` of the one before, and at
 /// least half of it.
@@ -37,23 +37,21 @@ pub(super) fn search(
     measure: &mut impl FnMut(f64) -> Result<Point, SideError>,
 ) -> Result<Held, SideError> {
     let mut rate = from;
-    let mut lowest_not_held = None;
-    for _ in 0..LOWER_TRIES {
+    let mut not_held = from;
+    for tries in 0..LOWER_TRIES {
         let point = measure(rate)?;
         if is_held(&point) {
-            let best = match lowest_not_held {
-                None => raise(point, measure),
-                Some(not_held) => close_gap(point, not_held, measure),
+            let best = match tries {
+                0 => raise(point, measure),
+                _ => close_gap(point, not_held, measure),
             };
             return best.map(Held::Best);
         }
-        lowest_not_held = Some(rate);
+        not_held = rate;
         // The goodput shows how far to lower the rate.
         rate = (rate * LOWER_FACTOR).min(point.delivered).max(rate / 2.0);
     }
-    Ok(Held::Nothing {
-        lowest: lowest_not_held.unwrap_or(from),
-    })
+    Ok(Held::Nothing { lowest: not_held })
 }
 
 fn is_held(point: &Point) -> bool {

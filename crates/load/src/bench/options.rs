@@ -44,7 +44,8 @@ pub struct BenchOptions {
     /// Length of one step of the search for the best goodput; the cost is measured for twice as
     /// long.
     pub step: Duration,
-    /// How long a server must hold a rate, with at most 1 % of loss, for it to be the best goodput.
+    /// How long a server must hold a rate for it to be the best goodput. At most 1 % may be lost, and the goodput must
+    /// be at least 90 % of the rate.
     pub hold: Duration,
     /// How the load is made.
     pub load: LoadKind,

@@ -1,8 +1,8 @@
 //! Goodput and cost: the measurements of a load of datagrams.
 //!
 //! A *point* offers one rate for a while and looks at what was delivered and what the server spent on it. The *search*
-//! raises the rate until goodput no longer grows. Then it looks for the highest rate that the server *holds*: for two
-//! seconds, with at most 1 % of loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it. The goodput
+//! raises the rate until goodput no longer grows. Then it looks for the highest rate that the server *holds* for two
+//! seconds ([`hold`](super::hold)). That is its best goodput. Cost is measured at 30, 60 and 90 % of it. The goodput
 //! at twice that load shows whether the server collapses in an overload.
 
 use std::net::UdpSocket;
@@ -106,8 +106,7 @@ pub(crate) struct Lengths {
 /// What the search for the best goodput found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Packets {
-    /// The highest load that the server held ([`BenchOptions::hold`](super::BenchOptions::hold)) with at most 1 % of
-    /// loss.
+    /// The highest load that the server held ([`BenchOptions::hold`](super::BenchOptions::hold)).
     pub best: Point,
     /// The load at 30 % of that.
     pub at_30: Point,

@@ -18,7 +18,8 @@ svg text{font:12px system-ui,sans-serif;fill:currentColor}code{font-size:.9em}h2
 
 const METHOD: &str = "\
 The servers take turns within each round, in an order that changes from round to round, and are started afresh for each; \
-the first run after a start is thrown away. The best goodput is the highest load that a server held with at most 1 % of loss; cost is \
+the first run after a start is thrown away. The best goodput is the highest load that a server held: \
+at most 1 % was lost, and the goodput was at least 90 % of the load. Cost is \
 measured at 30, 60 and 90 % of it. Goodput counts datagrams that arrived once and unharmed at the far end; cost is the processor time of the server's processes \
 and of the receive softirq of its interfaces, per delivered datagram. Ratios are taken within a round; more is better. \
 Absolute numbers move with the machine's other work; trust the ratios.";
