@@ -54,6 +54,6 @@ pub(super) fn error(source: SourceId, text: &str, start: usize) -> Diagnostic {
     };
     let message = format!("not valid TOML: this {what} has no end");
     Diagnostic::error(&at, message).help(format!(
-        "end it with `{end}`. Until then, neither the lines below nor how settings fit together are checked"
+        "end it with `{end}`. Until then, hairpin does not check the lines below it. Above it, hairpin checks only the syntax and each value"
     ))
 }

@@ -3,7 +3,7 @@
 use ::io::UdpOptions;
 
 use super::floor::{self, BATCH_LIMIT, LISTENER_BUFFER};
-use super::hold::MAX_LOSS;
+use super::hold::{MAX_LOSS, MIN_DELIVERED};
 use super::packets::{BURST, FLOW_WARM_UP_RATE, FOREIGN_SHARE, MAX_TRIES};
 use super::{procfs, sip};
 
@@ -41,6 +41,10 @@ pub(super) fn settings() -> Vec<(String, String)> {
         (
             "loss at which a rate counts as held",
             format!("at most {:.0} %", MAX_LOSS * 100.0),
+        ),
+        (
+            "goodput at which a rate counts as held",
+            format!("at least {:.0} % of the rate", MIN_DELIVERED * 100.0),
         ),
         (
             "measurements of a load while others use a processor",

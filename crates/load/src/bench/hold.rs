@@ -5,11 +5,11 @@ use super::packets::Point;
 
 /// The greatest loss with which a rate counts as held.
 pub(crate) const MAX_LOSS: f64 = 0.01;
-/// A rate counts as held only if the goodput is at least this share of it. Without loss it is lower if the generator fell
-/// behind its schedule, or if the server handled much after the last send. For example, calls were offered at 9,274/s.
+/// A rate counts as held only if the goodput is at least this share of it. Without loss it is lower if the generator
+/// fell behind its schedule, or if the server handled much after the last send. For example, calls were offered at 9,274/s.
 /// All were answered, but only 6,810 per second. At 8,347/s, all were answered in time.
-const MIN_DELIVERED: f64 = 0.9;
-/// Rates that are tried until one is held, with the first one. Each is at most `LOWER_FACTOR` of the one before, and at
+pub(crate) const MIN_DELIVERED: f64 = 0.9;
+/// The maximum number of rates until one is held, including the first. Each is at most `LOWER_FACTOR` of the one before, and at
 /// least half of it.
 const LOWER_TRIES: u32 = 16;
 const LOWER_FACTOR: f64 = 0.97;
@@ -58,7 +58,7 @@ fn is_held(point: &Point) -> bool {
     point.loss <= MAX_LOSS && point.delivered >= point.offered * MIN_DELIVERED
 }
 
-/// Tries a little more, as long as that is held, too.
+/// Tries up to `HIGHER_TRIES` higher rates. Stops when one is not held or has no more goodput.
 fn raise(
     mut best: Point,
     measure: &mut impl FnMut(f64) -> Result<Point, SideError>,
@@ -73,22 +73,23 @@ fn raise(
     Ok(best)
 }
 
-/// Tries rates between `best` and `not_held` until they differ by at most [`MAX_GAP`].
+/// Tries at most `GAP_TRIES` rates between `best` and `upper`, until they differ by at most [`MAX_GAP`]. A rate without
+/// more goodput becomes the new `upper`.
 fn close_gap(
     mut best: Point,
-    mut not_held: f64,
+    mut upper: f64,
     measure: &mut impl FnMut(f64) -> Result<Point, SideError>,
 ) -> Result<Point, SideError> {
     for _ in 0..GAP_TRIES {
-        if not_held <= best.offered * MAX_GAP {
+        if upper <= best.offered * MAX_GAP {
             break;
         }
-        let rate = (not_held * best.offered).sqrt();
+        let rate = (upper * best.offered).sqrt();
         let point = measure(rate)?;
         if is_held(&point) && point.delivered > best.delivered {
             best = point;
         } else {
-            not_held = rate;
+            upper = rate;
         }
     }
     Ok(best)

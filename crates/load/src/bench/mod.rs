@@ -15,8 +15,8 @@
 //!   away, ratios are taken within a round.
 //! - A spinner on the server's processor shows how much time other processes took; a disturbed measurement is repeated.
 //! - Goodput is the highest load that a server holds for two seconds, and again in another round. At most 1 % may be
-//!   lost, and little may be late. A short step above it may only fill buffers. Cost is measured at 30, 60 and 90 % of it, because an
-//!   overloaded server spends time on what it then drops.
+//!   lost, and little may be late. A short step above it may only fill buffers. Cost is measured at 30, 60 and 90 % of
+//!   it, because an overloaded server spends time on what it then drops.
 //! - SIP clients and callees are those of `hairpin load sip`. A unit of work counts as a datagram does.
 //! - A datagram that arrives twice, changed or in the wrong place does not count as delivered. The exit status of the
 //!   run then says so.

@@ -10,11 +10,13 @@
 use sip::Mono;
 use std::time::Duration;
 
-/// How long the worker sleeps before it reads a coalesced socket again. The sleep begins after the worker has handled
-/// its messages, because `epoll_pwait2` has a relative timeout. If something else wakes it, the time counts from the
-/// start of the read. A message waits for the pause, for the precision of the timer (50 us) and for the messages before
-/// it. If the kernel or a filter of system calls has no `epoll_pwait2`, the pause is 1 ms. SIP's own timers begin at
-/// 500 ms (RFC 3261 §17.1.1.1).
+/// How long the worker sleeps before it reads a coalesced socket again. The timeout is computed from the time of the last
+/// wake-up. It begins to run after the worker has handled its messages. If the last read did not empty the socket, there
+/// is no pause. If something else wakes the worker, the time counts from the start of the read.
+///
+/// A message waits for the pause, for the precision of the timer (50 us) and for the messages before it. If the kernel or
+/// a filter of system calls has no `epoll_pwait2`, the pause is 1 ms. SIP's own timers begin at 500 ms
+/// (RFC 3261 §17.1.1.1).
 const READ_PAUSE: Duration = Duration::from_micros(250);
 
 /// The rate is measured over at least this time: 40 pauses.

@@ -174,8 +174,8 @@ fn digits(number: u32, room: &mut [u8]) -> &[u8] {
     }
 }
 
-/// Whether a Via field may have a parameter whose name begins with `oc`. Without this check, forwarding a request and its
-/// response costs 4 % more instructions (callgrind), because each Via is read.
+/// Whether a Via field may have a parameter whose name begins with `oc`. Without this check, forwarding a request and
+/// its response costs 4 % more instructions (callgrind), because each Via is read.
 fn may_have_oc(field: &[u8]) -> bool {
     memchr::memchr2_iter(b'o', b'O', field).any(|at| {
         let before = at.checked_sub(1).and_then(|at| field.get(at));

@@ -95,8 +95,9 @@ pub(super) struct CurrentRequest<'a> {
     pub(super) uri: &'a [u8],
     /// Number of the AOR that asks.
     pub(super) aor: u32,
-    /// The request already answers a challenge that it received itself; a reused nonce does not count. Then another
-    /// challenge is a refusal, unless it has `stale=true`.
+    /// The generator has already answered a challenge to this request from this server. Credentials with a nonce from
+    /// an earlier request do not count. Then it answers another challenge only if that has `stale=true`; otherwise the
+    /// request fails.
     pub(super) only_if_stale: bool,
 }
 

@@ -24,8 +24,9 @@ pub(super) mod role {
     /// The REGISTER of a callee.
     pub(in super::super) const ENROL: u8 = BYE + CHALLENGES_MAX + 1;
 
-    /// The maximum number of challenges that the generator answers for one request. The second one must say that the nonce was too old
-    /// (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends such a challenge.
+    /// The maximum number of challenges that the generator answers for one request. The second one must say that the
+    /// nonce was too old (`stale=true`, RFC 7616 §3.3). A server that is upgraded between challenge and answer sends
+    /// such a challenge.
     pub(in super::super) const CHALLENGES_MAX: u8 = 2;
 
     /// Whether a request with this role is `request`, with any number of challenges answered.
