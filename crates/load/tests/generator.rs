@@ -66,6 +66,8 @@ fn a_fixed_rate_is_kept_and_nothing_is_lost() {
     assert_eq!(report.total.received, report.total.sent);
     let achieved = report.send_pps() / report.run.offered_rate.unwrap();
     assert!((achieved - 1.0).abs() < 0.005, "{report}");
+    let last = report.run.last_arrival_s - report.run.measured_s;
+    assert!(last.abs() < 0.2, "{last}: {report}");
     assert_eq!(report.latency.count, report.total.received);
     assert!(!report.seconds.is_empty());
 }
@@ -198,10 +200,27 @@ fn a_stalled_server_shows_in_the_percentiles_in_proportion() {
 }
 
 #[test]
+fn arrivals_after_the_last_send_are_in_the_time_of_the_last_arrival() {
+    // 200 of the warm-up, then 1,000 in a second. The reflector pauses for 300 ms shortly before the last ones.
+    let reflector = Reflector::start(|number| {
+        if number == 1_190 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        true
+    });
+    let mut plan = echo_plan(reflector.address, 4, 1_000.0);
+    plan.duration = Duration::from_secs(1);
+    let report = run(plan);
+    assert_eq!(report.total.lost, 0, "{report}");
+    let last = report.run.last_arrival_s - report.run.measured_s;
+    assert!((0.25..0.5).contains(&last), "{last}: {report}");
+}
+
+#[test]
 fn a_dead_target_is_total_loss_and_a_warning() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
     let report = run(echo_plan(nobody.local_addr().unwrap(), 2, 500.0));
-    assert_eq!(report.total.received, 0);
+    assert_eq!((report.total.received, report.run.last_arrival_s), (0, 0.0));
     assert!((report.total.loss() - 1.0).abs() < 1e-9);
     assert!(
         report

@@ -209,7 +209,6 @@ impl Meter<'_> {
             .map_err(failed)?;
         // The start has opened SIP connections and registered callees. Neither is part of what is measured.
         let before = self.read()?;
-        let start_ns = ::io::clock::monotonic_ns();
         let (report, plan) = run
             .finish_and_keep()
             .ok_or_else(|| SideError::Connections("the run was over".into()))?;
@@ -229,13 +228,12 @@ impl Meter<'_> {
                 duplicated: total.duplicates + sip.second,
                 reordered: total.reordered,
                 verified: total.received,
-                // What arrives after the last send takes time, too, and only this is known of it.
-                last_ns: ::io::clock::monotonic_ns() - linger.as_nanos() as u64,
+                last_ns: (report.run.last_arrival_s * 1e9) as u64,
                 ..count::Totals::default()
             };
         let sent = Injected {
             frames: report.total.sent + report.total.not_sent,
-            start_ns,
+            start_ns: 0,
             elapsed: duration,
             skipped: Duration::ZERO,
         };

@@ -57,6 +57,8 @@ pub(super) struct SendStats {
 pub(super) struct ReceiveStats {
     pub(super) received: u64,
     pub(super) received_bytes: u64,
+    /// When the last of them arrived.
+    pub(super) last_arrival_ns: u64,
     pub(super) reordered: u64,
     pub(super) duplicates: u64,
     /// Received datagrams that no sender of this run has sent.
@@ -88,13 +90,21 @@ impl ReceiveStats {
         }
     }
 
-    pub(super) fn note(&mut self, arrival: Arrival, bytes: usize, latency_ns: u64, part: usize) {
+    /// Something arrived at `at_ns`, `latency_ns` after its intended time.
+    pub(super) fn note(
+        &mut self,
+        arrival: Arrival,
+        bytes: usize,
+        (at_ns, latency_ns): (u64, u64),
+        part: usize,
+    ) {
         if arrival == Arrival::Duplicate {
             self.duplicates += 1;
             return;
         }
         self.received += 1;
         self.received_bytes += bytes as u64;
+        self.last_arrival_ns = self.last_arrival_ns.max(at_ns);
         self.reordered += u64::from(arrival == Arrival::Reordered);
         self.latency.record_ns(latency_ns);
         self.record_part(part, latency_ns);
@@ -125,6 +135,7 @@ impl ReceiveStats {
     pub(super) fn add(&mut self, other: &ReceiveStats) {
         self.received += other.received;
         self.received_bytes += other.received_bytes;
+        self.last_arrival_ns = self.last_arrival_ns.max(other.last_arrival_ns);
         self.reordered += other.reordered;
         self.duplicates += other.duplicates;
         self.odd += other.odd;

@@ -404,6 +404,7 @@ impl ReceiveLog {
                 if (shared.measure_ns..shared.end_ns).contains(&here.now_ns) {
                     self.came.answers += 1;
                     self.came.answer_bytes += bytes as u64;
+                    self.came.last_arrival_ns = self.came.last_arrival_ns.max(here.now_ns);
                 }
             }
             Decoded::Control => {}
@@ -447,7 +448,8 @@ impl ReceiveLog {
                 self.came.unread.record_ns(unread_ns);
             }
             let part = self.starts.partition_point(|&start| start <= flow) - 1;
-            self.came.note(arrival, bytes, latency_ns, part);
+            self.came
+                .note(arrival, bytes, (here.now_ns, latency_ns), part);
         }
         if arrival == Arrival::Duplicate {
             return None;

@@ -214,6 +214,9 @@ impl Run {
         let measured_ns = ended_ns.saturating_sub(shared.measure_ns);
         let mut report = std::mem::take(&mut self.report);
         report.run.measured_s = measured_ns as f64 / 1e9;
+        let last_ns = ends.iter().map(|end| end.came.last_arrival_ns).max();
+        let until_last_ns = last_ns.unwrap_or(0).saturating_sub(shared.measure_ns);
+        report.run.last_arrival_s = until_last_ns as f64 / 1e9;
         report.ended = self.ending;
         report.kernel = kernel::drops().since(self.kernel_drops);
         report.total.overflow = plan.dropped_by_peers() - self.peer_drops;
