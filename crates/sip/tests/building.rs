@@ -340,6 +340,31 @@ fn a_response_loses_its_topmost_via_and_only_that() {
 }
 
 #[test]
+fn commas_in_quoted_strings_separate_no_values() {
+    let drop = Edits {
+        drop_top_via: true,
+        drop_overload: true,
+        ..Edits::default()
+    };
+    let rest = "Via: SIP/2.0/UDP b;branch=2\r\nContent-Length: 0\r\n\r\n";
+    let top = "Via: SIP/2.0/UDP a;branch=1;oc;oc-algo=\"loss,rate\"";
+    for (top, left) in [
+        (top.to_owned(), ""),
+        (format!("{top},SIP/2.0/UDP c"), "Via: SIP/2.0/UDP c\r\n"),
+        (
+            format!("{top} , SIP/2.0/UDP c;oc=1;x=\"a,b\""),
+            "Via: SIP/2.0/UDP c;x=\"a,b\"\r\n",
+        ),
+    ] {
+        let text = format!("SIP/2.0 200 OK\r\n{top}\r\n{rest}");
+        let (made, _) = forwarded(&text, &drop).expect("room");
+        assert_eq!(made, format!("SIP/2.0 200 OK\r\n{left}{rest}"));
+    }
+    let open = format!("SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP a;x=\"b\r\n{rest}");
+    assert_eq!(forwarded(&open, &drop), Err(BuildError::Malformed));
+}
+
+#[test]
 fn kinds_are_left_out_and_max_forwards_is_added() {
     let edits = Edits {
         drop_kinds: &[HeaderKind::Route, HeaderKind::MaxForwards],

@@ -106,7 +106,7 @@ impl Proxy {
         }
         let sender = match stack.policy.is_trunk(&from.flow) {
             true => Sender::Trunk,
-            false => self.sender_in_dialog(message, &routed, &from.flow),
+            false => routed.sender_in_dialog(&from.flow),
         };
         let target = match routed.flow {
             _ if routed.is_gruu(&*stack.policy) && !routed.is_to_node => {

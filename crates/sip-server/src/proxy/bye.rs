@@ -48,7 +48,7 @@ impl Proxy {
         let tag = message.from().ok().and_then(|from| from.tag);
         let mut from = self.seen_at(&*policy, flow);
         // The sender may be a phone that has another flow than the one of its token.
-        let first = self.first_token(message, &plan.routed);
+        let first = plan.routed.first_token();
         if let Some(phone) = first.and_then(|it| it.phone) {
             let has_moved = match policy.moved_phone(phone.aor, phone.since(now.unix_s)) {
                 BindingsLocation::Here(aor, _) => match policy.find(now, &aor) {

@@ -167,7 +167,7 @@ pub(super) struct Base {
     pub(super) callee: Option<AorKey>,
     /// Path is added (RFC 3327 §5.2).
     pub(super) is_path: bool,
-    /// It has come from its user agent without another proxy between.
+    /// It gets a Path and has come from its user agent, without another proxy between.
     pub(super) is_first_hop: bool,
     /// It came from another node of the cluster.
     pub(super) is_node: bool,

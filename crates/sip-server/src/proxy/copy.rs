@@ -68,7 +68,7 @@ impl Proxy {
         let bytes = written(message, &edits, &mut scratch);
         self.scratch = Some(scratch);
         let in_dialog = message.to().is_ok_and(|to| to.tag.is_some());
-        let is_register = method == Method::Register;
+        let is_path = method == Method::Register && supports_path(message);
         let recorded = match !in_dialog && may_begin_dialog(method) {
             false => Recorded::None,
             true if self.config.record_route => Recorded::All,
@@ -96,8 +96,8 @@ impl Proxy {
             recorded,
             caller,
             callee,
-            is_path: is_register && supports_path(message),
-            is_first_hop: is_first_hop(message),
+            is_path,
+            is_first_hop: is_path && is_first_hop(message),
             is_node,
             is_trunk,
             trunk_group: match stack.policy.source_name(&from.flow) {
@@ -216,8 +216,8 @@ impl Proxy {
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
         let destination = way.destination();
-        let party = callee_token(&*stack.policy, (base, target), &destination);
-        let record_route = self.outgoing_route(party, (copy, flow), scheme, call_id, &mut users);
+        let to = (&*stack.policy, &destination[..]);
+        let record_route = self.outgoing_route(to, (copy, flow), scheme, call_id, &mut users);
         let order = OutgoingRequest {
             target: &destination,
             pieces: gathered.slices(),
@@ -241,11 +241,11 @@ impl Proxy {
         sent.map_err(CopyError::Dispatch)
     }
 
-    /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value. `without_flow`:
-    /// the token if the request does not go by a flow.
+    /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value. `destination`:
+    /// the URI that the request is sent to.
     fn outgoing_route<'u>(
         &self,
-        without_flow: Token,
+        (policy, destination): (&dyn Policy, &[u8]),
         (copy, flow): (&Copy<'_>, Option<FlowId>),
         scheme: Option<RouteScheme>,
         call_id: &[u8],
@@ -255,6 +255,7 @@ impl Proxy {
         let side = copy.relayed.map(|relayed| relayed.to);
         let from = &base.from.flow;
         if let Some(scheme) = scheme {
+            let without_flow = callee_token(policy, (base, target), destination);
             let token = flow.map_or(without_flow, Token::Flow);
             let phone = base.callee.filter(|_| target.is_phone());
             let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));

@@ -23,11 +23,11 @@ const MAX_BRANCHES: usize = 255;
 
 /// How many targets the largest group has.
 pub(super) fn largest_group(targets: &VecDeque<Target>, forking: Forking) -> usize {
-    let mut left = targets.clone();
+    let mut counted = 0;
     let mut largest_group = 0;
-    while !left.is_empty() {
-        let len = group_len(&left, forking).max(1);
-        left.drain(..len.min(left.len()));
+    while counted < targets.len() {
+        let len = group_len(targets.range(counted..), forking).max(1);
+        counted += len;
         largest_group = largest_group.max(len);
     }
     largest_group
@@ -62,13 +62,13 @@ impl Proxy {
             let Some(base) = context.base.take() else {
                 return self.finish(now, stack, key);
             };
-            let len = group_len(&context.targets, self.config.forking);
+            let len = group_len(context.targets.iter(), self.config.forking);
             // A 3xx may have more contacts than Max-Breadth allows at a time: the others are tried afterwards
             // (RFC 5393 §5.3.3).
             let len = len.min(base.breadth as usize);
-            let group: Vec<Target> = context.targets.drain(..len).collect();
             // A call that rings keeps no room for targets and branches that it does not have.
-            context.targets.shrink_to_fit();
+            let left = context.targets.split_off(len);
+            let group = Vec::from(std::mem::replace(&mut context.targets, left));
             context.branches.reserve_exact(group.len());
             self.launch_group(now, stack, key, &base, group);
             let Some(context) = self.contexts.get(key) else {

@@ -625,10 +625,10 @@ impl Proxy {
         stack: &mut Stack<'_>,
         key: ContextKey,
         (message, arrival): (&Message<'_>, Arrival),
-        (plan, (mut admitted, changes)): (Plan<'_>, (Admitted, SessionChanges)),
+        (mut plan, (mut admitted, changes)): (Plan<'_>, (Admitted, SessionChanges)),
         from: &FlowId,
     ) {
-        let targets = target::in_order(plan.targets.clone(), self.config.forking);
+        let targets = target::in_order(std::mem::take(&mut plan.targets), self.config.forking);
         // RFC 5393 §5.3.3: all contacts of a group ring together or not at all.
         let largest_group = fork::largest_group(&targets, self.config.forking) + plan.asleep.len();
         if largest_group > plan.breadth as usize {

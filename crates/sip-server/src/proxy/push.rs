@@ -152,7 +152,7 @@ impl Proxy {
             context.best.add_own(480);
             return;
         }
-        let copies = (plan.targets.len() + prids.len()) as u32;
+        let copies = (context.targets.len() + prids.len()) as u32;
         let until = now.plus(config.wait);
         context.waking = Some(Box::new(PushWait {
             since: now,

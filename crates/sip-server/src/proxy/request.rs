@@ -161,7 +161,7 @@ impl Proxy {
         let within = is_within(message, routed.is_known_dialog);
         let sender = || match is_trunk {
             true => Sender::Trunk,
-            false => self.sender_in_dialog(message, &routed, &from.flow),
+            false => routed.sender_in_dialog(&from.flow),
         };
         if routed.is_from_node && !within {
             let decision = self.decide_for_node(&asked, policy, (routed, breadth));

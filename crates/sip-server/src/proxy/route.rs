@@ -36,6 +36,8 @@ pub(super) struct Routed<'m> {
     pub(super) removed: usize,
     /// The Request-URI was this server's, and the last Route value has taken its place: the sender is a strict router.
     pub(super) was_strict: bool,
+    /// The first token of the values that are removed. A strict router sends it as the Request-URI.
+    first: Option<Signed>,
     /// One of the values that were removed shows that this server put it into this dialog.
     pub(super) is_known_dialog: bool,
     /// The last of them is of a Path.
@@ -82,6 +84,11 @@ impl Routed<'_> {
         AllowedDestination::NearOrGroups(self.near.or(sender), self.trunks)
     }
 
+    /// The first token of the values that are removed, if it belongs to the dialog.
+    pub(super) fn first_token(&self) -> Option<Signed> {
+        self.first.filter(|first| !first.is_path)
+    }
+
     /// Whether the Request-URI is a GRUU of this server (RFC 5627 §3.1). Its targets are the current contacts of its
     /// instance.
     pub(super) fn is_gruu(&self, routing: &dyn Routing) -> bool {
@@ -98,6 +105,13 @@ impl Routed<'_> {
             true => Err(Refusal::of(430, "")),
             false => Ok(()),
         }
+    }
+}
+
+fn as_sip(uri: &[u8]) -> Option<SipUri<'_>> {
+    match Uri::parse(uri) {
+        Ok(Uri::Sip(uri)) => Some(uri),
+        _ => None,
     }
 }
 
@@ -169,11 +183,14 @@ impl Reader<'_> {
             }
             routes.push(route);
         }
+        let mut target = as_sip(uri);
+        let strict = target.and_then(|uri| self.strict(&uri, call_id));
         let mut signed = Vec::new();
-        let was_strict = match (self.strict(uri, call_id), routes.last()) {
+        let was_strict = match (strict, routes.last()) {
             (Some(own), Some(last)) => {
                 signed.push(own);
                 uri = last.uri;
+                target = as_sip(uri);
                 routes.pop();
                 true
             }
@@ -208,10 +225,11 @@ impl Reader<'_> {
             _ => Some(AskedPhones::All),
         };
         Ok(Routed {
-            uri: self.without_own_maddr(uri),
+            uri: self.without_own_maddr(uri, target),
             routes,
             removed,
             was_strict,
+            first: signed.first().copied(),
             is_known_dialog: signed.iter().any(Signed::is_of_dialog),
             is_path: signed.last().is_some_and(|signed| signed.is_path),
             flow: flow.unwrap_or_default(),
@@ -308,8 +326,8 @@ impl Reader<'_> {
 
     /// Removes a `maddr` that names this server (RFC 3261 §16.4). Otherwise, the server would send the request to
     /// itself.
-    fn without_own_maddr<'m>(&self, uri: &'m [u8]) -> Cow<'m, [u8]> {
-        if let Ok(Uri::Sip(sip)) = Uri::parse(uri)
+    fn without_own_maddr<'m>(&self, uri: &'m [u8], sip: Option<SipUri<'m>>) -> Cow<'m, [u8]> {
+        if let Some(sip) = sip
             && let Some(maddr) = sip.maddr()
             && (self.routing.is_own(maddr, sip.port) || self.routing.domain(maddr).is_some())
         {
@@ -319,10 +337,10 @@ impl Reader<'_> {
     }
 
     /// The token of a Request-URI that this server has written into Record-Route.
-    fn strict(&self, uri: &[u8], call_id: &[u8]) -> Option<Signed> {
-        match Uri::parse(uri) {
-            Ok(Uri::Sip(uri)) if uri.is_loose() => self.tokens.read(uri.user?, call_id),
-            _ => None,
+    fn strict(&self, uri: &SipUri<'_>, call_id: &[u8]) -> Option<Signed> {
+        match uri.is_loose() {
+            true => self.tokens.read(uri.user?, call_id),
+            false => None,
         }
     }
 

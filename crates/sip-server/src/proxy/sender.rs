@@ -2,14 +2,11 @@
 
 use std::net::IpAddr;
 
-use sip::Message;
 use sip::engine::NewRequest;
 use sip::flow::Flow;
-use sip::uri::Uri;
 
-use super::Proxy;
 use super::route::Routed;
-use super::token::{Signed, Token};
+use super::token::Token;
 
 /// Who has sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,21 +51,16 @@ pub(super) fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
     }
 }
 
-impl Proxy {
+impl Routed<'_> {
     /// The sender of a request within a dialog.
     ///
     /// The tokens of a dialog are bound to its Call-ID, not to an address. Both sides know them. So either side can
     /// send them with a forged source address, and the responses go there. The first token is that of the sender's
     /// side. The source is proven only if this token names it, and the server has authenticated the phone there.
     /// Without an authenticated phone, the address in the token may itself be forged.
-    pub(super) fn sender_in_dialog(
-        &self,
-        message: &Message<'_>,
-        routed: &Routed<'_>,
-        from: &Flow,
-    ) -> Sender {
+    pub(super) fn sender_in_dialog(&self, from: &Flow) -> Sender {
         let is_source_proven = from.connection.is_some()
-            || self.first_token(message, routed).is_some_and(|signed| {
+            || self.first_token().is_some_and(|signed| {
                 let id = match signed.token {
                     Token::Node(id) => Some(id),
                     Token::Flow(id) | Token::Near(id) => signed.phone.map(|_| id),
@@ -77,20 +69,5 @@ impl Proxy {
                 id.is_some_and(|id| id.flow.remote == from.remote)
             });
         Sender::Dialog { is_source_proven }
-    }
-
-    /// The first token of the values that are removed, if it belongs to the dialog. A strict router sends it as the
-    /// Request-URI.
-    pub(super) fn first_token(&self, message: &Message<'_>, routed: &Routed<'_>) -> Option<Signed> {
-        let call_id = message.call_id().unwrap_or_default();
-        let strict = message.request_uri().filter(|_| routed.was_strict);
-        let routes = message.routes().filter_map(Result::ok);
-        let removed = routes.take(routed.removed).map(|route| route.uri);
-        let mut signed = strict.into_iter().chain(removed).filter_map(|uri| {
-            let uri = Uri::parse(uri).ok()?;
-            self.tokens.read(uri.as_sip()?.user?, call_id)
-        });
-        let first = signed.next()?;
-        (!first.is_path).then_some(first)
     }
 }

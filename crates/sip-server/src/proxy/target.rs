@@ -1,7 +1,7 @@
 //! The targets of a request (RFC 3261 §16.5), and the order in which they are tried (§16.6).
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{VecDeque, vec_deque};
 
 use sip::Mono;
 use sip::dispatch::{AllowedDestination, PeerGroups, SendFrom};
@@ -428,8 +428,8 @@ pub(super) fn in_order(mut targets: Vec<Target>, forking: Forking) -> VecDeque<T
 }
 
 /// How many of the first targets are tried at the same time.
-pub(super) fn group_len(targets: &VecDeque<Target>, forking: Forking) -> usize {
-    let Some(first) = targets.front() else {
+pub(super) fn group_len(targets: vec_deque::Iter<'_, Target>, forking: Forking) -> usize {
+    let Some(first) = targets.clone().next() else {
         return 0;
     };
     if first.hop.is_some() {
@@ -438,10 +438,7 @@ pub(super) fn group_len(targets: &VecDeque<Target>, forking: Forking) -> usize {
     match forking {
         Forking::Parallel => targets.len(),
         Forking::Sequential => 1,
-        Forking::ByQ => targets
-            .iter()
-            .take_while(|target| target.q == first.q)
-            .count(),
+        Forking::ByQ => targets.take_while(|target| target.q == first.q).count(),
     }
 }
 

@@ -107,7 +107,8 @@ impl<'a> Gather<'a> {
 ///
 /// # Errors
 /// [`BuildError::NoRoom`] if `scratch` is too short or there are more than [`MAX_SLICES`] pieces.
-/// [`BuildError::Malformed`] if a Via or Route field to be changed is malformed, or if it has too few values.
+/// [`BuildError::Malformed`] if a Via or Route field of which a part changes is malformed, or if there are too few values
+/// to leave out.
 pub fn forward<'a>(
     message: &Message<'a>,
     edits: &Edits<'a>,
@@ -184,6 +185,18 @@ fn may_have_oc(field: &[u8]) -> bool {
     })
 }
 
+/// Whether a field has no comma outside of quoted strings. False if a quoted string does not end.
+fn has_one_value(field: &[u8]) -> bool {
+    let mut cursor = Cursor::new(field);
+    while let Some(passed) = memchr::memchr2(b',', b'"', cursor.rest()) {
+        cursor.skip(passed);
+        if cursor.quoted().is_none() {
+            return false;
+        }
+    }
+    true
+}
+
 /// The topmost Via as it came, and with its stamp.
 #[derive(Clone, Copy)]
 struct Stamped<'a> {
@@ -200,9 +213,11 @@ fn stamp_top_via<'a>(
         return Ok(None);
     }
     let via = message.via().map_err(|_| BuildError::Malformed)?;
-    let keeps = |name: &[u8]| !(edits.drop_overload && is_oc_parameter(name));
     let mut builder = Builder::fields(scratch);
-    builder.stamped(via.bytes, edits.stamp, keeps);
+    match edits.drop_overload && via.has_oc {
+        true => builder.stamped_anew(via.bytes, &via, edits.stamp, |name| !is_oc_parameter(name)),
+        false => builder.stamped_as(via.bytes, &via, edits.stamp),
+    }
     let new = builder.finish_fields()?;
     Ok(Some(Stamped {
         old: via.bytes,
@@ -287,10 +302,11 @@ impl<'a> Work<'a> {
 
     /// Leaves out the parameters of overload control of all values of a Via field that are still to be taken over.
     fn drop_overload(&mut self, header: &Header<'a>) -> Result<(), BuildError> {
-        if !may_have_oc(header.value) {
+        let bytes = self.message.as_bytes();
+        let is_left_out = self.copied >= offset_behind(bytes, header.value);
+        if is_left_out || !may_have_oc(header.value) {
             return Ok(());
         }
-        let bytes = self.message.as_bytes();
         let mut cursor = Cursor::new(header.value);
         // A Via that cannot be read stays as it is, because only the element that wrote it uses it.
         while let Some(via) = Via::read(&mut cursor) {
@@ -327,6 +343,11 @@ impl<'a> Work<'a> {
         n: usize,
         read: impl Fn(&mut Cursor<'a>) -> Option<()>,
     ) -> Result<usize, BuildError> {
+        if has_one_value(header.value) {
+            // It need not be read to be left out.
+            self.replace(header, &[])?;
+            return Ok(1);
+        }
         let mut cursor = Cursor::new(header.value);
         for dropped in 1..=n {
             read(&mut cursor).ok_or(BuildError::Malformed)?;

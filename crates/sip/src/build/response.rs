@@ -262,20 +262,8 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Writes a Via field's value with a stamp on its first value, which keeps the parameters whose names `keeps` says.
-    pub(super) fn stamped(&mut self, field: &[u8], stamp: Stamp, keeps: impl Fn(&[u8]) -> bool) {
-        let Some(via) = Via::read(&mut Cursor::new(field)) else {
-            self.raw(field);
-            return;
-        };
-        match via.params.into_iter().all(|param| keeps(param.name)) {
-            true => self.stamped_as(field, &via, stamp),
-            false => self.stamped_anew(field, &via, stamp, keeps),
-        }
-    }
-
-    /// The same with all parameters, where that first value has been read.
-    fn stamped_as(&mut self, field: &[u8], via: &Via<'_>, stamp: Stamp) {
+    /// Writes a Via field with a stamp on its first value, which is `via`, and with all parameters.
+    pub(super) fn stamped_as(&mut self, field: &[u8], via: &Via<'_>, stamp: Stamp) {
         // Nearly all have neither `received` nor a value of `rport` yet, and no space that would have to be passed
         // over.
         let end = offset_behind(field, via.bytes);
@@ -296,8 +284,8 @@ impl<'b> Builder<'b> {
         self.raw(slice(end, field.len()));
     }
 
-    /// The same, parameter by parameter.
-    fn stamped_anew(
+    /// The same, parameter by parameter, with those that `keeps` accepts.
+    pub(super) fn stamped_anew(
         &mut self,
         field: &[u8],
         via: &Via<'_>,

@@ -53,14 +53,15 @@ impl Request {
             let start = order.pieces.first();
             start.is_some_and(|start| start.starts_with(method))
         };
+        let (target, name) = Locate::with_peer_name(order.target)?;
         Ok(Request {
             mark: order.mark,
             class: order.class,
             reach: order.reach,
             from: order.from,
             loop_check: order.loop_check,
-            target: Locate::of(order.target)?,
-            name: Locate::peer_name(order.target),
+            target,
+            name,
             bytes: order.pieces.concat().into(),
             asked: Vec::new(),
             servers: None,

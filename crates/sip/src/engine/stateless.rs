@@ -11,6 +11,7 @@ use super::{Engine, compose};
 use crate::branch::LoopCheck;
 use crate::build::Tag;
 use crate::flow::Destination;
+use crate::header::HeaderKind;
 use crate::message::Message;
 use crate::{Method, Mono};
 
@@ -26,6 +27,10 @@ impl Engine {
     /// Whoever comes back with something changed spirals, and goes on.
     #[must_use]
     pub fn has_looped(&self, request: &Message<'_>, check: LoopCheck) -> bool {
+        let mut fields = request.headers(HeaderKind::Via);
+        if !fields.any(|field| check.may_be_in(field.value)) {
+            return false;
+        }
         // What cannot be read is not ours.
         request.vias().filter_map(Result::ok).any(|via| {
             via.branch.and_then(LoopCheck::of) == Some(check)

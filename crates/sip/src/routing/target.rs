@@ -42,6 +42,33 @@ impl Locate {
         }
     }
 
+    /// [`Locate::of`] and [`Locate::peer_name`] together. There is no name if the URI cannot lead to TLS.
+    pub(crate) fn with_peer_name(uri: &[u8]) -> Result<(Locate, Option<PeerName>), TargetError> {
+        let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
+            return Err(TargetError::Scheme);
+        };
+        let target = Locate::of_sip(&uri)?;
+        let name = target.may_use_tls().then(|| PeerName::of(uri.host));
+        Ok((target, name))
+    }
+
+    /// RFC 3263 §4.1: for an address, the scheme and the parameter `transport` alone decide.
+    fn may_use_tls(&self) -> bool {
+        match self {
+            Locate::Address {
+                transport: None,
+                scheme,
+                ..
+            } => *scheme == Scheme::Sips,
+            Locate::Address {
+                transport: Some(transport),
+                scheme,
+                ..
+            } => *scheme == Scheme::Sips || transport.is_secure(),
+            Locate::Name { .. } => true,
+        }
+    }
+
     /// The destination of a response if the address of its request does not accept it (RFC 3263 §5). It is sent-by of
     /// the topmost Via, over the transport in that Via. `None` if sent-by is not a valid name.
     #[must_use]
@@ -131,6 +158,28 @@ mod tests {
             scheme: Scheme::Sip,
         });
         assert_eq!(of("sip:a@[2001:db8::1]:5071"), address);
+    }
+
+    #[test]
+    fn only_a_uri_that_may_lead_to_tls_has_a_name_to_prove() {
+        let name = |uri: &str| {
+            let (target, name) = Locate::with_peer_name(uri.as_bytes()).unwrap();
+            assert_eq!(Ok(target), Locate::of(uri.as_bytes()), "{uri}");
+            name.map(|name| name.as_str().to_owned())
+        };
+        for uri in ["sip:192.0.2.1", "sip:192.0.2.1:5070;transport=tcp"] {
+            assert_eq!(name(uri), None, "{uri}");
+        }
+        for (uri, expected) in [
+            ("sip:192.0.2.1;transport=tls", "192.0.2.1"),
+            ("sips:[2001:db8::1];transport=tcp", "2001:db8::1"),
+            ("sips:192.0.2.1", "192.0.2.1"),
+            ("sip:Example.org", "example.org"),
+            ("sip:192.0.2.1;maddr=example.org", "192.0.2.1"),
+        ] {
+            assert_eq!(name(uri).as_deref(), Some(expected), "{uri}");
+        }
+        assert!(Locate::with_peer_name(b"tel:1").is_err());
     }
 
     #[test]
