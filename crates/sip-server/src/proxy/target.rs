@@ -398,7 +398,9 @@ fn of_bindings(
     // If one REGISTER has refreshed several contacts, the one with the highest q comes first.
     let q_of = |binding: &Binding| binding.q().unwrap_or(FULL_Q);
     alive.sort_by_key(|binding| Reverse((binding.updated(), q_of(binding))));
-    let mut targets: Vec<(Target, &Binding)> = Vec::new();
+    let mut targets: Vec<Target> = Vec::with_capacity(alive.len().min(most));
+    // The binding of each target.
+    let mut chosen: Vec<&Binding> = Vec::with_capacity(targets.capacity());
     for binding in alive {
         let Some(target) = Target::binding(binding, runs, reach) else {
             continue;
@@ -407,16 +409,19 @@ fn of_bindings(
             true => target,
             false => target.for_sip_uri(),
         };
-        let mut others = targets.iter();
-        let same = others.position(|(_, other)| have_same_instance(binding, other));
+        let mut others = chosen.iter();
+        let same = others.position(|other| have_same_instance(binding, other));
         let has_room = targets.len() < most;
         match same.and_then(|place| targets.get_mut(place)) {
-            Some((first, _)) => first.others.push(target),
-            None if has_room => targets.push((target, binding)),
+            Some(first) => first.others.push(target),
+            None if has_room => {
+                targets.push(target);
+                chosen.push(binding);
+            }
             None => {}
         }
     }
-    targets.into_iter().map(|(target, _)| target).collect()
+    targets
 }
 
 /// The targets in the order that they are tried in.
