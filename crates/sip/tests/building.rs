@@ -360,6 +360,24 @@ fn commas_in_quoted_strings_separate_no_values() {
         let (made, _) = forwarded(&text, &drop).expect("room");
         assert_eq!(made, format!("SIP/2.0 200 OK\r\n{left}{rest}"));
     }
+    let drop_route = Edits {
+        drop_routes: 1,
+        ..Edits::default()
+    };
+    for (route, left) in [
+        ("<sip:a,b@h>", Some("")),
+        ("\"a,b\" <sip:h;lr>", Some("")),
+        (
+            "<sip:a\"b@h>, <sip:c\"d@h>",
+            Some("Route: <sip:c\"d@h>\r\n"),
+        ),
+        ("", None),
+    ] {
+        let text = format!("OPTIONS sip:b SIP/2.0\r\nRoute: {route}\r\n{rest}");
+        let made = forwarded(&text, &drop_route).map(|(made, _)| made);
+        let expected = left.map(|left| format!("OPTIONS sip:b SIP/2.0\r\n{left}{rest}"));
+        assert_eq!(made, expected.ok_or(BuildError::Malformed), "{route}");
+    }
     let open = format!("SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP a;x=\"b\r\n{rest}");
     assert_eq!(forwarded(&open, &drop), Err(BuildError::Malformed));
 }

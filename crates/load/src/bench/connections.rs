@@ -208,29 +208,30 @@ impl Meter<'_> {
             .doing("run the generator")?
             .map_err(failed)?;
         // The start has opened SIP connections and registered callees. Neither is part of what is measured.
-        let before = self.read()?;
+        // The times of this measurement start at 0, the counters of frames have others.
+        let before = self.read()?.counting(count::Totals::default());
         let (report, plan) = run
             .finish_and_keep()
             .ok_or_else(|| SideError::Connections("the run was over".into()))?;
         self.plan = Some(plan);
-        let (total, mut after) = (&report.total, self.read()?);
+        let after = self.read()?;
+        let total = &report.total;
         let workload = &report.run.workload;
         let sip = report.sip.as_deref();
         let sip = sip.map_or(UnexpectedResponses::default(), |sip| {
             UnexpectedResponses::of(sip, workload)
         });
-        after.delivered = before.delivered
-            + count::Totals {
-                datagrams: total.received,
-                packets: total.received,
-                corrupt: corrupt(total) + sip.wrong,
-                misdirected: total.misdelivered,
-                duplicated: total.duplicates + sip.second,
-                reordered: total.reordered,
-                verified: total.received,
-                last_ns: (report.run.last_arrival_s * 1e9) as u64,
-                ..count::Totals::default()
-            };
+        let after = after.counting(count::Totals {
+            datagrams: total.received,
+            packets: total.received,
+            corrupt: corrupt(total) + sip.wrong,
+            misdirected: total.misdelivered,
+            duplicated: total.duplicates + sip.second,
+            reordered: total.reordered,
+            verified: total.received,
+            last_ns: (report.run.last_arrival_s * 1e9) as u64,
+            ..count::Totals::default()
+        });
         let sent = Injected {
             frames: report.total.sent + report.total.not_sent,
             start_ns: 0,

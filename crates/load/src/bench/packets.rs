@@ -441,6 +441,13 @@ pub(super) struct Reading {
     generator: u64,
 }
 
+impl Reading {
+    /// With these counts instead of those of frames.
+    pub(super) fn counting(self, delivered: Totals) -> Reading {
+        Reading { delivered, ..self }
+    }
+}
+
 impl Point {
     /// A point from the readings before and after it. `generator` is the processor time that
     /// sending took.
@@ -565,6 +572,21 @@ mod tests {
         assert!((point.loss - 0.5).abs() < 1e-9);
         assert_eq!((point.cost_ns, point.process_ns), (500_000.0, 400_000.0));
         assert!((point.busy - 1.0).abs() < 1e-9 && (point.foreign - 0.5).abs() < 1e-9);
+        // Frames of an earlier scenario do not count.
+        let start_at_0 = Injected {
+            start_ns: 0,
+            ..sent
+        };
+        let received = Totals {
+            datagrams: 2000,
+            last_ns: 900_000_000,
+            ..Totals::default()
+        };
+        let of_frames = |at| reading(at, 0, 100, 1 << 60);
+        let before_connections = of_frames(start).counting(Totals::default());
+        let after_connections = of_frames(end).counting(received);
+        let point = Point::new(&before_connections, &after_connections, &start_at_0, 0);
+        assert_eq!((point.offered, point.delivered), (4000.0, 2000.0));
         let late = reading(end, 800_000_000, 2100, 2_600_000_000);
         let point = Point::new(&before, &late, &sent, 1_000_000_000);
         assert_eq!(point.delivered, 1250.0);

@@ -57,7 +57,7 @@ pub(super) struct SendStats {
 pub(super) struct ReceiveStats {
     pub(super) received: u64,
     pub(super) received_bytes: u64,
-    /// When the last of them arrived.
+    /// When the last one arrived that counts in `received` or `answers`; 0 if there was none.
     pub(super) last_arrival_ns: u64,
     pub(super) reordered: u64,
     pub(super) duplicates: u64,
@@ -90,12 +90,13 @@ impl ReceiveStats {
         }
     }
 
-    /// Something arrived at `at_ns`, `latency_ns` after its intended time.
+    /// Something arrived at `at_ns`. `latency_ns` is recorded for it.
     pub(super) fn note(
         &mut self,
         arrival: Arrival,
         bytes: usize,
-        (at_ns, latency_ns): (u64, u64),
+        at_ns: u64,
+        latency_ns: u64,
         part: usize,
     ) {
         if arrival == Arrival::Duplicate {

@@ -449,7 +449,7 @@ impl ReceiveLog {
             }
             let part = self.starts.partition_point(|&start| start <= flow) - 1;
             self.came
-                .note(arrival, bytes, (here.now_ns, latency_ns), part);
+                .note(arrival, bytes, here.now_ns, latency_ns, part);
         }
         if arrival == Arrival::Duplicate {
             return None;

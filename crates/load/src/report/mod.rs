@@ -125,12 +125,12 @@ pub struct RunInfo {
     pub offered_rate: Option<f64>,
     /// Length of the measured part.
     pub measured_s: f64,
-    /// From the start of the measured part to the last arrival that counts as received. It is greater than `measured_s`
-    /// if something arrived after the last send, and 0 if nothing was received.
-    #[serde(default)]
-    pub last_arrival_s: f64,
     /// Length of the warm-up before it.
     pub warm_up_s: f64,
+    /// Time from the start of the measured part to the last arrival that counts as received. It is greater than
+    /// `measured_s` if that arrival came after the end of the measured part, and 0 if nothing was received.
+    #[serde(default)]
+    pub last_arrival_s: f64,
     /// `one way` or `round trip`.
     pub latency_is: String,
     /// What decided when each send was due.

@@ -167,8 +167,8 @@ pub(super) struct Base {
     pub(super) callee: Option<AorKey>,
     /// Path is added (RFC 3327 §5.2).
     pub(super) is_path: bool,
-    /// It gets a Path and has come from its user agent, without another proxy between.
-    pub(super) is_first_hop: bool,
+    /// Its Path has `ob`: it came from its user agent without another proxy between (RFC 5626 §5.1).
+    pub(super) has_ob: bool,
     /// It came from another node of the cluster.
     pub(super) is_node: bool,
     /// It came from a trunk.

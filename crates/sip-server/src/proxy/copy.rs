@@ -97,7 +97,7 @@ impl Proxy {
             caller,
             callee,
             is_path,
-            is_first_hop: is_path && is_first_hop(message),
+            has_ob: is_path && is_first_hop(message),
             is_node,
             is_trunk,
             trunk_group: match stack.policy.source_name(&from.flow) {
@@ -216,8 +216,8 @@ impl Proxy {
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
         let destination = way.destination();
-        let to = (&*stack.policy, &destination[..]);
-        let record_route = self.outgoing_route(to, (copy, flow), scheme, call_id, &mut users);
+        let hop = (&*stack.policy, &destination[..]);
+        let record_route = self.outgoing_route(hop, (copy, flow), scheme, call_id, &mut users);
         let order = OutgoingRequest {
             target: &destination,
             pieces: gathered.slices(),
@@ -281,7 +281,7 @@ impl Proxy {
             RecordRoute {
                 kind: HeaderKind::Path,
                 // RFC 5626 §5.1: only the first hop may say so.
-                params: if base.is_first_hop { b";ob" } else { b"" },
+                params: if base.has_ob { b";ob" } else { b"" },
                 user,
                 user_without_flow: user,
                 is_sips: starts_with_sips(&target.uri),
@@ -643,7 +643,7 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         caller: None,
         callee: None,
         is_path: false,
-        is_first_hop: false,
+        has_ob: false,
         is_node: false,
         is_trunk: false,
         trunk_group: NO_TRUNK,

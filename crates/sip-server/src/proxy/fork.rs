@@ -66,7 +66,8 @@ impl Proxy {
             // A 3xx may have more contacts than Max-Breadth allows at a time: the others are tried afterwards
             // (RFC 5393 §5.3.3).
             let len = len.min(base.breadth as usize);
-            // A call that rings keeps no room for targets and branches that it does not have.
+            // A call that rings keeps no room for targets and branches that it does not have: the group takes the
+            // memory, and `left` has only what it needs.
             let left = context.targets.split_off(len);
             let group = Vec::from(std::mem::replace(&mut context.targets, left));
             context.branches.reserve_exact(group.len());

@@ -628,6 +628,7 @@ impl Proxy {
         (mut plan, (mut admitted, changes)): (Plan<'_>, (Admitted, SessionChanges)),
         from: &FlowId,
     ) {
+        // From here on, the context has the targets.
         let targets = target::in_order(std::mem::take(&mut plan.targets), self.config.forking);
         // RFC 5393 §5.3.3: all contacts of a group ring together or not at all.
         let largest_group = fork::largest_group(&targets, self.config.forking) + plan.asleep.len();
@@ -680,6 +681,7 @@ impl Proxy {
                 .is_some_and(|aor| stack.policy.has_forward(aor));
         context.aor = plan.aor.map(Box::new);
         self.stats.forwarded += 1;
+        // It counts the targets, and `launch` removes them.
         self.wake(now.mono, stack, key, message, &plan);
         self.launch(now.mono, stack, key);
     }

@@ -36,8 +36,9 @@ pub(super) struct Routed<'m> {
     pub(super) removed: usize,
     /// The Request-URI was this server's, and the last Route value has taken its place: the sender is a strict router.
     pub(super) was_strict: bool,
-    /// The first token of the values that are removed. A strict router sends it as the Request-URI.
-    first: Option<Signed>,
+    /// The first token of this server: in the Request-URI if the sender is a strict router, else in the values that are
+    /// removed.
+    first_signed: Option<Signed>,
     /// One of the values that were removed shows that this server put it into this dialog.
     pub(super) is_known_dialog: bool,
     /// The last of them is of a Path.
@@ -84,9 +85,9 @@ impl Routed<'_> {
         AllowedDestination::NearOrGroups(self.near.or(sender), self.trunks)
     }
 
-    /// The first token of the values that are removed, if it belongs to the dialog.
+    /// The first token of this server, unless it is of a Path.
     pub(super) fn first_token(&self) -> Option<Signed> {
-        self.first.filter(|first| !first.is_path)
+        self.first_signed.filter(|first| !first.is_path)
     }
 
     /// Whether the Request-URI is a GRUU of this server (RFC 5627 §3.1). Its targets are the current contacts of its
@@ -108,7 +109,7 @@ impl Routed<'_> {
     }
 }
 
-fn as_sip(uri: &[u8]) -> Option<SipUri<'_>> {
+fn parse_sip(uri: &[u8]) -> Option<SipUri<'_>> {
     match Uri::parse(uri) {
         Ok(Uri::Sip(uri)) => Some(uri),
         _ => None,
@@ -183,14 +184,14 @@ impl Reader<'_> {
             }
             routes.push(route);
         }
-        let mut target = as_sip(uri);
-        let strict = target.and_then(|uri| self.strict(&uri, call_id));
+        let mut parsed = parse_sip(uri);
+        let strict = parsed.and_then(|uri| self.strict(&uri, call_id));
         let mut signed = Vec::new();
         let was_strict = match (strict, routes.last()) {
             (Some(own), Some(last)) => {
                 signed.push(own);
                 uri = last.uri;
-                target = as_sip(uri);
+                parsed = parse_sip(uri);
                 routes.pop();
                 true
             }
@@ -225,11 +226,11 @@ impl Reader<'_> {
             _ => Some(AskedPhones::All),
         };
         Ok(Routed {
-            uri: self.without_own_maddr(uri, target),
+            uri: self.without_own_maddr(uri, parsed),
             routes,
             removed,
             was_strict,
-            first: signed.first().copied(),
+            first_signed: signed.first().copied(),
             is_known_dialog: signed.iter().any(Signed::is_of_dialog),
             is_path: signed.last().is_some_and(|signed| signed.is_path),
             flow: flow.unwrap_or_default(),
@@ -326,8 +327,8 @@ impl Reader<'_> {
 
     /// Removes a `maddr` that names this server (RFC 3261 §16.4). Otherwise, the server would send the request to
     /// itself.
-    fn without_own_maddr<'m>(&self, uri: &'m [u8], sip: Option<SipUri<'m>>) -> Cow<'m, [u8]> {
-        if let Some(sip) = sip
+    fn without_own_maddr<'m>(&self, uri: &'m [u8], parsed: Option<SipUri<'m>>) -> Cow<'m, [u8]> {
+        if let Some(sip) = parsed
             && let Some(maddr) = sip.maddr()
             && (self.routing.is_own(maddr, sip.port) || self.routing.domain(maddr).is_some())
         {

@@ -399,7 +399,7 @@ fn of_bindings(
     let q_of = |binding: &Binding| binding.q().unwrap_or(FULL_Q);
     alive.sort_by_key(|binding| Reverse((binding.updated(), q_of(binding))));
     let mut targets: Vec<Target> = Vec::with_capacity(alive.len().min(most));
-    // The binding of each target.
+    // The binding of each target, at the same index. With both in one list, the targets would have to be copied.
     let mut chosen: Vec<&Binding> = Vec::with_capacity(targets.capacity());
     for binding in alive {
         let Some(target) = Target::binding(binding, runs, reach) else {

@@ -107,8 +107,8 @@ impl<'a> Gather<'a> {
 ///
 /// # Errors
 /// [`BuildError::NoRoom`] if `scratch` is too short or there are more than [`MAX_SLICES`] pieces.
-/// [`BuildError::Malformed`] if a Via or Route field of which a part changes is malformed, or if there are too few values
-/// to leave out.
+/// [`BuildError::Malformed`] if the topmost Via is to be stamped and is malformed, if there are too few values to leave
+/// out, or if a value to leave out is malformed. A malformed value without a comma may be left out without an error.
 pub fn forward<'a>(
     message: &Message<'a>,
     edits: &Edits<'a>,
@@ -185,16 +185,24 @@ fn may_have_oc(field: &[u8]) -> bool {
     })
 }
 
-/// Whether a field has no comma outside of quoted strings. False if a quoted string does not end.
-fn has_one_value(field: &[u8]) -> bool {
+/// Whether a field is not empty, and has no comma outside of quoted strings. Then it has one value. Otherwise it must
+/// be read: a comma may also be in a URI.
+fn has_no_comma(field: &[u8]) -> bool {
     let mut cursor = Cursor::new(field);
-    while let Some(passed) = memchr::memchr2(b',', b'"', cursor.rest()) {
+    while let Some(passed) = memchr::memchr3(b',', b'"', b'<', cursor.rest()) {
         cursor.skip(passed);
-        if cursor.quoted().is_none() {
+        let is_passed = match cursor.skip_if(b'<') {
+            // A quote in a URI begins no quoted string.
+            true => cursor
+                .until(b'>')
+                .is_some_and(|uri| memchr::memchr2(b',', b'"', uri).is_none()),
+            false => cursor.quoted().is_some(),
+        };
+        if !is_passed {
             return false;
         }
     }
-    true
+    !field.is_empty()
 }
 
 /// The topmost Via as it came, and with its stamp.
@@ -303,8 +311,9 @@ impl<'a> Work<'a> {
     /// Leaves out the parameters of overload control of all values of a Via field that are still to be taken over.
     fn drop_overload(&mut self, header: &Header<'a>) -> Result<(), BuildError> {
         let bytes = self.message.as_bytes();
-        let is_left_out = self.copied >= offset_behind(bytes, header.value);
-        if is_left_out || !may_have_oc(header.value) {
+        // Left out, or replaced by the stamped value.
+        let is_done = self.copied >= offset_behind(bytes, header.value);
+        if is_done || !may_have_oc(header.value) {
             return Ok(());
         }
         let mut cursor = Cursor::new(header.value);
@@ -343,8 +352,8 @@ impl<'a> Work<'a> {
         n: usize,
         read: impl Fn(&mut Cursor<'a>) -> Option<()>,
     ) -> Result<usize, BuildError> {
-        if has_one_value(header.value) {
-            // It need not be read to be left out.
+        if has_no_comma(header.value) {
+            // Its only value need not be read to be left out.
             self.replace(header, &[])?;
             return Ok(1);
         }

@@ -284,7 +284,7 @@ impl<'b> Builder<'b> {
         self.raw(slice(end, field.len()));
     }
 
-    /// The same, parameter by parameter, with those that `keeps` accepts.
+    /// Like `stamped_as`, with only those parameters that `keeps` accepts. Writes each of them anew.
     pub(super) fn stamped_anew(
         &mut self,
         field: &[u8],

@@ -22,7 +22,8 @@ pub(super) struct Request {
     from: Option<SendFrom>,
     loop_check: Option<LoopCheck>,
     target: Locate,
-    /// The host of the target, before the DNS says anything (RFC 5922 §7.3).
+    /// The host of the URI, which its server must prove over TLS (RFC 5922 §7.3). `None` for an address that is not
+    /// reached over TLS.
     name: Option<PeerName>,
     /// Empty when no other server will be tried any more.
     pub(super) bytes: Box<[u8]>,

@@ -42,7 +42,7 @@ impl Locate {
         }
     }
 
-    /// [`Locate::of`] and [`Locate::peer_name`] together. There is no name if the URI cannot lead to TLS.
+    /// [`Locate::of`] and [`Locate::peer_name`]. There is no name for an address that is not reached over TLS.
     pub(crate) fn with_peer_name(uri: &[u8]) -> Result<(Locate, Option<PeerName>), TargetError> {
         let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
             return Err(TargetError::Scheme);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_uri_that_may_lead_to_tls_has_a_name_to_prove() {
+    fn addresses_that_are_not_reached_over_tls_have_no_name_to_prove() {
         let name = |uri: &str| {
             let (target, name) = Locate::with_peer_name(uri.as_bytes()).unwrap();
             assert_eq!(Ok(target), Locate::of(uri.as_bytes()), "{uri}");

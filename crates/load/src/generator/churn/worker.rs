@@ -379,8 +379,8 @@ impl Worker {
             self.live.record_ns(latency_ns);
             if measured {
                 // The steps have their own parts; this is the whole.
-                let times = (now.mono.0, latency_ns);
-                self.came.note(Arrival::InOrder, 0, times, usize::MAX);
+                self.came
+                    .note(Arrival::InOrder, 0, now.mono.0, latency_ns, usize::MAX);
             }
         }
     }

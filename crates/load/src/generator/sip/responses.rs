@@ -331,8 +331,8 @@ impl Core {
         if slot.measured {
             self.came.succeeded += 1;
             // The parts were recorded when they were over; this is the whole.
-            let times = (around.now_ns, latency_ns);
-            self.came.note(Arrival::InOrder, 0, times, usize::MAX);
+            self.came
+                .note(Arrival::InOrder, 0, around.now_ns, latency_ns, usize::MAX);
         }
         self.release(place);
         self.over += u64::from(slot.measured);
