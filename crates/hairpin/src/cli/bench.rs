@@ -72,8 +72,8 @@ pub(crate) struct Args {
     /// Length of one step of the search for the best goodput [default: 250ms, with --quick 120ms]
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]
     pub(crate) step: Option<Duration>,
-    /// How long a server must hold a rate for it to be the best goodput: at most 1 % is lost, and the goodput is at
-    /// least 90 % of the rate [default: 2s, with --quick 250ms]
+    /// How long a server must hold a rate for it to be the best goodput [default: 2s, with --quick 250ms]. To hold a
+    /// rate, it may lose at most 1 %, and its goodput must be at least 90 % of the rate
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]
     pub(crate) hold: Option<Duration>,
     /// How the load is made
